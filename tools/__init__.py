@@ -1,0 +1,1 @@
+"""The `esker` command: development cluster, benchmark, trace replay, trace generator."""

@@ -1,0 +1,1 @@
+"""KV-cache request traces in Mooncake's format: reading, figures, generation."""
