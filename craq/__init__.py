@@ -1,0 +1,1 @@
+"""The replication protocol, pure: no socket, clock, file, thread or logger."""

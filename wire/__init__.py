@@ -1,0 +1,1 @@
+"""What two processes must agree on: ids, limits, types, messages, framing, placement and RPC."""

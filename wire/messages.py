@@ -1,0 +1,297 @@
+"""Bodies of requests and replies: msgspec structs, array-like, encoded as MessagePack.
+
+Batches travel as packed columns (`bytes`), one entry per extent, little-endian, in the order of the extents. The
+structs of the columns stand here beside the messages that carry them. A body is untrusted until its handler has
+checked that the columns' lengths agree (`wire/columns.py`).
+"""
+
+import struct
+from enum import IntEnum
+
+import msgspec
+
+from esker.wire.types import Geometry, Namespace, Routing, Worker
+
+PROTOCOL_VERSION = 1
+
+
+class Method(IntEnum):
+    """What a request asks for; the numbers are part of the protocol."""
+
+    HELLO = 1
+    CANCEL = 2
+    REGISTER_MEMORY = 3
+    RELEASE_MEMORY = 4
+    STATS = 5
+    READ = 16
+    CREATE = 17
+    REMOVE = 18
+    LOOKUP = 19
+    JOIN = 64
+    HEARTBEAT = 65
+    ROUTING = 66
+    NAMESPACE_OPEN = 67
+    NAMESPACE_LIST = 68
+    CATALOG_REPORT = 69
+    CATALOG_LIST = 70
+    CLUSTER_STATUS = 71
+
+
+class Message(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """Base of all bodies."""
+
+
+# Connection
+
+
+class Hello(Message, frozen=True):
+    """First request on every connection. `authentication` is empty until tokens exist."""
+
+    versions: tuple[int, ...]
+    cluster_id: str
+    """Empty: any cluster."""
+    role: str
+    """`client`, `worker` (a predecessor in a chain) or `tool`."""
+    peer_id: str
+    """Drive id of a worker, else empty. A newer connection of the same worker closes its older ones."""
+    incarnation: str
+    authentication: bytes = b""
+
+
+class HelloReply(Message, frozen=True):
+    version: int
+    cluster_id: str
+    drive_id: str
+    """Empty when the server is a metadata server."""
+    incarnation: str
+
+
+class Failure(Message, frozen=True):
+    """Body of a reply whose status says that the whole request failed."""
+
+    message: str
+
+
+class Empty(Message, frozen=True):
+    """A body with nothing in it."""
+
+
+class Cancel(Message, frozen=True):
+    """Confirmed once no I/O of the named request is under way any more."""
+
+    request_id: int
+
+
+class RegisterMemory(Message, frozen=True):
+    """Comes with one file descriptor (SCM_RIGHTS). Its memory must cover `length_bytes`."""
+
+    length_bytes: int
+
+
+class MemoryRegistered(Message, frozen=True):
+    memory_id: int
+
+
+class ReleaseMemory(Message, frozen=True):
+    memory_id: int
+
+
+class StatsReply(Message, frozen=True):
+    counters: dict[str, int]
+
+
+# Chunks
+
+READ_EXTENT = struct.Struct("<16sIIIQ")
+"""object, index, chain id, length wanted at most (bytes), offset in registered memory."""
+
+READ_RESULT = struct.Struct("<HHIQQI16s")
+"""extent number, status, length, version, block bytes, chunk count, put id. Then come the checksums.
+
+`length` is the chunk's true length also when it was longer than wanted (status TOO_LARGE, no data).
+"""
+
+
+class Read(Message, frozen=True):
+    """Reads whole chunks. `memory_id` 0: the data comes as payload, in the order of the reply's results.
+
+    With registered memory each extent needs room for its chunk's length rounded up to 4 KiB at an offset that is a
+    multiple of 4 KiB; an extent with less room gets TOO_LARGE.
+    """
+
+    space: int
+    extents: bytes
+    memory_id: int
+    budget_ms: int
+
+
+class ReadReply(Message, frozen=True):
+    """One or more finished extents; MORE is set on the frame until the last. Checksums are u64 each, concatenated."""
+
+    results: bytes
+    checksums: bytes
+
+
+CREATE_EXTENT = struct.Struct("<16sIIIIIQQI16sH")
+"""object, index, chain id, chain version, length, offset in registered memory / 4096, version, block bytes,
+chunk count, put id, key length. Version is 0 from a client: the head gives one."""
+
+CREATE_RESULT = struct.Struct("<HHQI16s")
+"""extent number, status, version, length, put id: of the chunk that is there now."""
+
+
+class Create(Message, frozen=True):
+    """Creates chunks that are absent, on every replica of their chains. Data: payload in extent order (true lengths,
+    no padding), or registered memory. `checksums` are u64 per started 64 KiB of each extent; `keys` are concatenated.
+    """
+
+    space: int
+    slot_bytes: int
+    """The namespace's chunk size, for the slot class."""
+    extents: bytes
+    checksums: bytes
+    keys: bytes
+    memory_id: int
+    budget_ms: int
+
+
+class CreateReply(Message, frozen=True):
+    results: bytes
+
+
+REMOVE_EXTENT = struct.Struct("<16sIIIQ16s")
+"""object, index, chain id, chain version, version (0: any), put id (zeros: any)."""
+
+REMOVE_RESULT = struct.Struct("<HH")
+"""extent number, status: OK, NOT_FOUND, CONDITION, or why it failed."""
+
+
+class Remove(Message, frozen=True):
+    space: int
+    extents: bytes
+    budget_ms: int
+
+
+class RemoveReply(Message, frozen=True):
+    results: bytes
+
+
+LOOKUP_KEY = struct.Struct("<16sI")
+"""object, chain id: of chunk 0."""
+
+
+class Lookup(Message, frozen=True):
+    space: int
+    keys: bytes
+
+
+class LookupReply(Message, frozen=True):
+    """One byte per key: 1 present, 0 absent."""
+
+    present: bytes
+
+
+# Metadata
+
+
+class Join(Message, frozen=True):
+    """A drive's worker is up at this address. Answered with the routing that includes it."""
+
+    worker: Worker
+
+
+class JoinReply(Message, frozen=True):
+    routing: Routing
+
+
+class Heartbeat(Message, frozen=True):
+    drive_id: str
+    incarnation: str
+    routing_version: int
+    used_bytes: int
+    capacity_bytes: int
+    offline_chains: tuple[int, ...] = ()
+
+
+class HeartbeatReply(Message, frozen=True):
+    routing: Routing | None
+    """The new routing, where the worker's is old."""
+
+
+class GetRouting(Message, frozen=True):
+    known_version: int
+    """0: none."""
+
+
+class RoutingReply(Message, frozen=True):
+    routing: Routing | None
+    """None: the known version is the newest."""
+
+
+class NamespaceOpen(Message, frozen=True):
+    """Opens the namespace, making it if it is absent."""
+
+    name: str
+    geometry: Geometry
+    create: bool = True
+
+
+class NamespaceReply(Message, frozen=True):
+    namespace: Namespace
+    placement: bytes
+    """Slot table of its chain-table version: 65,536 u16 little-endian indexes into the table's chain list."""
+
+
+class NamespaceList(Message, frozen=True):
+    pass
+
+
+class NamespaceListReply(Message, frozen=True):
+    namespaces: tuple[Namespace, ...]
+
+
+class CatalogEntry(Message, frozen=True):
+    """A block that was created (`created_ms` > 0) or removed (0), as its head saw it."""
+
+    namespace_id: int
+    object_id: bytes
+    key: bytes
+    block_bytes: int
+    chunk_count: int
+    created_ms: int
+
+
+class CatalogReport(Message, frozen=True):
+    entries: tuple[CatalogEntry, ...]
+
+
+class CatalogList(Message, frozen=True):
+    """A page of a namespace's blocks, in object order, after `after` (empty: from the first)."""
+
+    namespace_id: int
+    after: bytes
+    limit: int
+
+
+class CatalogListReply(Message, frozen=True):
+    entries: tuple[CatalogEntry, ...]
+
+
+class ClusterStatus(Message, frozen=True):
+    pass
+
+
+class WorkerStatus(Message, frozen=True):
+    worker: Worker
+    seconds_since_heartbeat: float
+    """-1: none since this metadata server started."""
+    used_bytes: int
+    chains: int
+
+
+class ClusterStatusReply(Message, frozen=True):
+    routing: Routing
+    workers: tuple[WorkerStatus, ...]
+    blocks: int
+    note: str
+    """What an operator should know, such as replicas that had to share a node; empty if nothing."""
