@@ -51,6 +51,15 @@ class SharedArena:
         os.close(self.fd)
         self.fd = -1
 
+    def abandon(self) -> None:
+        """Closes the descriptor now and leaves the mapping to the last view of it; safe to call again."""
+        if self.fd < 0:
+            return
+        self.view.release()
+        del self._mapping
+        os.close(self.fd)
+        self.fd = -1
+
 
 class BadMemory(Exception):
     """The descriptor does not name memory that can be used; the text says why."""

@@ -1,0 +1,1 @@
+"""The storage client: routing cache, buffer pool, chunk reads and writes over chains."""

@@ -1,0 +1,1 @@
+"""The KV-cache client: prefix-keyed blocks, get, put, match_prefix."""
