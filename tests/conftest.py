@@ -4,14 +4,16 @@ Each test module is checked at its end: no child process, no Unix socket in the 
 and no temporary file may be left. So the widest scope that a fixture with any of these may have is the module.
 """
 
+import asyncio
 import gc
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
+import uvloop
 from hypothesis import settings
 
 settings.register_profile("deterministic", derandomize=True, database=None, deadline=None, print_blob=True)
@@ -19,6 +21,11 @@ settings.load_profile("deterministic")
 
 _SHORT_BASE = "/tmp"
 """Unix socket paths hold 107 bytes, so directories for sockets cannot stand below pytest's own long ones."""
+
+
+def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Asynchronous tests run on the loop that every process of ours runs on."""
+    return {"uvloop": uvloop.new_event_loop}
 
 
 def _children() -> set[str]:
