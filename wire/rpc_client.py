@@ -8,7 +8,7 @@ import asyncio
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Protocol, Self, TypeVar
 
 from esker.wire import framing
 from esker.wire.codec import decode_body, encode_body
@@ -80,7 +80,7 @@ class Connection:
         peer_id: str = "",
         incarnation: str = "",
         timeout_s: float = CONNECT_TIMEOUT_S,
-    ) -> "Connection":
+    ) -> Self:
         """Connects and shakes hands within `timeout_s`.
 
         Raises `ConnectionFailed`, naming the address, when nobody answers there; `RequestFailed` (WRONG_CLUSTER,
