@@ -1,1 +1,1 @@
-"""What every process needs: configuration, logging, counters, deadlines, signals."""
+"""What every process needs: logging, counters, sizes, signals, host identity, the start-up self-check."""

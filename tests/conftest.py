@@ -29,12 +29,16 @@ def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.Abstrac
 
 
 def _children() -> set[str]:
-    """Processes that this one started and has not waited for."""
+    """Processes that this one started and has not waited for, but for multiprocessing's own, which outlives its use."""
     found: set[str] = set()
     for children in Path("/proc/self/task").glob("*/children"):
         for pid in children.read_text(encoding="ascii").split():
-            command = Path("/proc", pid, "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
-            found.add(f"process {pid} ({command or 'ended, but nobody waited for it'})")
+            try:
+                command = Path("/proc", pid, "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            except FileNotFoundError:
+                continue  # Waited for just now.
+            if "multiprocessing.resource_tracker" not in command:
+                found.add(f"process {pid} ({command.strip() or 'ended, but nobody waited for it'})")
     return found
 
 

@@ -173,7 +173,7 @@ def test_the_open_files_limit_is_raised_towards_the_hard_one() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (256, before[1]))
         raised = raise_open_files_limit()
         assert raised == resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        assert raised == 65536 if before[1] == resource.RLIM_INFINITY else min(65536, before[1])
+        assert raised == (65536 if before[1] == resource.RLIM_INFINITY else min(65536, before[1]))
         assert raise_open_files_limit() == raised
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
