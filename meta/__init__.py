@@ -1,0 +1,1 @@
+"""Cluster metadata: transactions, key layouts, membership, namespaces, block catalog, and their server."""

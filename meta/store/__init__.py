@@ -1,0 +1,1 @@
+"""Ordered transactional key-value stores with FoundationDB's semantics, behind one interface."""
