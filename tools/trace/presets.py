@@ -4,7 +4,8 @@
 requests in 59 minutes, 288,500 blocks of 512 tokens, all beginning with the same block, 36.64 % of blocks prefix hits.
 """
 
-from esker.tools.trace.generate import TraceProfile
+from esker.tools.trace.generate import Quantiles, TraceProfile, check_quantiles
+from esker.wire.errors import UserError
 
 CONVERSATION = TraceProfile(
     requests=12_031,
@@ -67,3 +68,22 @@ CONVERSATION = TraceProfile(
 )
 
 PRESETS = {"conversation": CONVERSATION}
+
+
+def preset_named(name: str) -> TraceProfile:
+    """The preset's profile. Raises `UserError` for an unknown name."""
+    try:
+        return PRESETS[name]
+    except KeyError:
+        raise UserError(f"no preset {name!r}; there are: {', '.join(sorted(PRESETS))}") from None
+
+
+def parse_quantiles(text: str) -> Quantiles:
+    """The distribution written as `0:900,50:7000,100:126000` (percent:tokens). Raises `UserError`."""
+    try:
+        points = [point.split(":") for point in text.split(",")]
+        quantiles = tuple((float(percent) / 100, float(tokens)) for percent, tokens in points)
+    except ValueError:
+        raise UserError(f"not a distribution: {text!r}; write points such as 0:900,50:7000,100:126000") from None
+    check_quantiles("lengths", quantiles)
+    return quantiles

@@ -1,0 +1,1 @@
+"""`esker bench`: the cluster against the drives beneath it, in turn, in one run."""

@@ -1,0 +1,202 @@
+"""A child process that answers lines with lines, and whose life hangs on its stdin.
+
+Parent and child exchange one JSON object a line: requests on the child's stdin, answers on its stdout; stderr is
+passed through. The child ends at the end of its stdin, so it never outlives its parent, also one that was killed. It
+is in a session of its own, so that Ctrl-C reaches the parent alone, which then stops its children in order.
+
+Owns: starting, talking, stopping, with a deadline on each. Must not know: what the lines say.
+"""
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from types import TracebackType
+from typing import TypeVar
+
+import msgspec
+
+from esker.tools.exit_codes import ExitCode
+from esker.wire.errors import ConnectionFailed, DeadlineExceeded, EskerError, UserError
+
+LINE_BYTES_MAX = 64 * 1024 * 1024
+STOP_TIMEOUT_S = 10.0
+
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+class Failed(msgspec.Struct, forbid_unknown_fields=True):
+    """A child's answer when its work failed: the error's text and the exit code that it stands for."""
+
+    error: str
+    exit_code: int
+
+
+class Child:
+    """`python -m <module> <arguments>`, running."""
+
+    def __init__(self, name: str, process: asyncio.subprocess.Process) -> None:
+        self.name = name
+        self._process = process
+
+    @classmethod
+    async def start(cls, name: str, module: str, arguments: Sequence[str] = ()) -> "Child":
+        """Starts the module in this interpreter's executable."""
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            module,
+            *arguments,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            limit=LINE_BYTES_MAX,
+            start_new_session=True,
+        )
+        return cls(name, process)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """The exit status, None while it runs."""
+        return self._process.returncode
+
+    async def wait(self) -> int:
+        """Waits for the end of the process."""
+        return await self._process.wait()
+
+    async def line(self, timeout_s: float) -> bytes:
+        """The next line of stdout. Raises `DeadlineExceeded`, and `ChildEnded` when there will be none."""
+        assert self._process.stdout is not None
+        try:
+            async with asyncio.timeout(timeout_s):
+                line = await self._process.stdout.readline()
+                if not line:
+                    raise ChildEnded(self.name, await self._process.wait())
+                return line
+        except TimeoutError:
+            raise DeadlineExceeded(f"{self.name} gave no answer within {timeout_s:g} s") from None
+
+    async def ask(self, request: msgspec.Struct, answer: type[T], timeout_s: float) -> T:
+        """Sends a request line and returns the answer.
+
+        Raises the child's own failure as the kind of error that its exit code stands for.
+        """
+        assert self._process.stdin is not None
+        self._process.stdin.write(msgspec.json.encode(request) + b"\n")
+        line = await self.line(timeout_s)
+        try:
+            failed = msgspec.json.decode(line, type=Failed)
+        except msgspec.ValidationError:
+            return msgspec.json.decode(line, type=answer)
+        raise _error_of(failed)
+
+    def kill(self) -> None:
+        """SIGKILL, unless it has ended."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+
+    def close_stdin(self) -> None:
+        """Tells the child to stop."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+
+    async def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> int:
+        """Ends the child: end of stdin, then SIGKILL once `timeout_s` has passed. Returns its exit status."""
+        self.close_stdin()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._drain()
+                return await self._process.wait()
+        except TimeoutError:
+            self.kill()
+            await self._drain()
+            return await self._process.wait()
+
+    async def _drain(self) -> None:
+        """Reads what the child still writes, else a full pipe would keep it alive."""
+        assert self._process.stdout is not None
+        while await self._process.stdout.read(65536):
+            pass
+
+    async def __aenter__(self) -> "Child":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+
+class ChildEnded(EskerError):
+    """The child ended where an answer was due."""
+
+    def __init__(self, name: str, status: int) -> None:
+        super().__init__(f"{name} ended with status {status} before it answered")
+        self.status = status
+
+
+def _error_of(failed: Failed) -> EskerError:
+    kinds: dict[int, type[EskerError]] = {
+        ExitCode.USAGE: UserError,
+        ExitCode.UNREACHABLE: ConnectionFailed,
+    }
+    return kinds.get(failed.exit_code, EskerError)(failed.error)
+
+
+Answer = Callable[[bytes], Awaitable[msgspec.Struct]]
+
+
+class _Lines(asyncio.Protocol):
+    """Splits what arrives into lines; the end of the input cancels the task that works on them."""
+
+    def __init__(self, worker: asyncio.Task[None]) -> None:
+        self.lines: asyncio.Queue[bytes] = asyncio.Queue()
+        self._rest = b""
+        self._worker = worker
+
+    def data_received(self, data: bytes) -> None:
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            self.lines.put_nowait(line)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._worker.cancel()
+
+
+async def answer_lines(answer: Answer) -> None:
+    """The child's side: answers every line of stdin; returns at the end of stdin, also from the midst of an answer.
+
+    An `EskerError` of `answer` becomes a `Failed` line; any other error is a bug and passes through.
+    """
+    worker = asyncio.current_task()
+    assert worker is not None
+    protocol = _Lines(worker)
+    # A copy of the descriptor: the transport closes its own, and the interpreter's stdin stays open.
+    pipe = os.fdopen(os.dup(sys.stdin.fileno()), "rb", buffering=0)
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, pipe)
+    try:
+        while True:
+            line = await protocol.lines.get()
+            reply: msgspec.Struct
+            try:
+                reply = await answer(line)
+            except EskerError as error:
+                reply = Failed(str(error), _exit_code_of(error))
+            sys.stdout.buffer.write(msgspec.json.encode(reply) + b"\n")
+            sys.stdout.buffer.flush()
+    except asyncio.CancelledError:
+        if not transport.is_closing():
+            raise
+    finally:
+        transport.close()
+
+
+def _exit_code_of(error: EskerError) -> int:
+    if isinstance(error, UserError):
+        return ExitCode.USAGE
+    return ExitCode.UNREACHABLE if isinstance(error, ConnectionFailed | DeadlineExceeded) else ExitCode.DEGRADED

@@ -1,0 +1,55 @@
+"""The `esker` command: its subcommands, and how it ends.
+
+Every command's work lives in a module of its own, imported only when the command runs, so that `esker --help` is
+quick and the server processes load nothing they do not need. Exit codes: `tools/exit_codes.py`. Mistakes of the user
+print one line; bugs print a traceback.
+"""
+
+import sys
+from typing import NoReturn
+
+import typer
+
+from esker.runtime.errors import SettingError
+from esker.tools.commands.trace import trace_app
+from esker.tools.exit_codes import ExitCode, epilog
+from esker.wire.errors import ConnectionFailed, DeadlineExceeded, EskerError, UserError
+
+app = typer.Typer(
+    name="esker",
+    help="SSD-backed KV-cache and storage layer for LLM inference.",
+    epilog=epilog(),
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(trace_app, name="trace")
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    from esker import __version__
+
+    typer.echo(__version__)
+
+
+def main() -> NoReturn:
+    """Runs the command line and exits with its code."""
+    try:
+        app(prog_name="esker")
+    except (UserError, SettingError) as error:
+        _end(error, ExitCode.USAGE)
+    except (ConnectionFailed, DeadlineExceeded) as error:
+        _end(error, ExitCode.UNREACHABLE)
+    except EskerError as error:
+        _end(error, ExitCode.DEGRADED)
+    except KeyboardInterrupt:
+        sys.exit(ExitCode.INTERRUPTED)
+    raise AssertionError("the command line returned without an exit code")
+
+
+def _end(error: Exception, code: ExitCode) -> NoReturn:
+    """One line on stderr, whatever the message holds."""
+    print("error:", " ".join(str(error).split()), file=sys.stderr)
+    sys.exit(code)

@@ -1,0 +1,31 @@
+"""Exit codes of the `esker` command. Scripts rely on them: a code never changes its meaning."""
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """How a command ended."""
+
+    FINE = 0
+    INTERNAL = 1
+    USAGE = 2
+    DEGRADED = 3
+    WRONG_BYTES = 4
+    UNREACHABLE = 5
+    INTERRUPTED = 130
+
+
+MEANING = {
+    ExitCode.FINE: "fine",
+    ExitCode.INTERNAL: "a bug in esker; a traceback was printed",
+    ExitCode.USAGE: "bad input or set-up; one line on stderr says what to do",
+    ExitCode.DEGRADED: "finished, but some operations were unavailable, timed out or found no space",
+    ExitCode.WRONG_BYTES: "wrong bytes were read",
+    ExitCode.UNREACHABLE: "the cluster could not be reached in time",
+    ExitCode.INTERRUPTED: "interrupted by Ctrl-C",
+}
+
+
+def epilog() -> str:
+    """The codes as one paragraph of `--help`."""
+    return "Exit codes: " + "; ".join(f"{code.value} {MEANING[code]}" for code in ExitCode) + "."
