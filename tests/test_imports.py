@@ -4,6 +4,7 @@ The imports are read from the source, so that those inside functions and under `
 """
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
@@ -105,6 +106,16 @@ def late():
 """
     found = set(_imported(text, {"esker.wire", "esker.wire.ids", "esker.wire.types"}))
     assert found == {"os.path", "typing", "esker.wire.ids", "esker.wire.types", "."}
+
+
+def test_the_documented_arrows_are_these() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    documented = {}
+    for folder, allowed in re.findall(r"^\| `(\w+)/` \|.*\|(.*)\|$", text, re.MULTILINE):
+        documented[folder] = (
+            set(FOLDERS) - {folder} if "everything" in allowed else set(re.findall(r"`(\w+)`", allowed))
+        )
+    assert documented == FOLDERS
 
 
 @pytest.mark.parametrize("name", MODULES)
