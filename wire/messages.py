@@ -27,6 +27,7 @@ class Method(IntEnum):
     CREATE = 17
     REMOVE = 18
     LOOKUP = 19
+    CONFIRM = 20
     JOIN = 64
     HEARTBEAT = 65
     ROUTING = 66
@@ -153,6 +154,9 @@ class Create(Message, frozen=True):
     keys: bytes
     memory_id: int
     budget_ms: int
+
+
+# CONFIRM has the body of CREATE, no payload and no memory: a replica asks its successor whether it has the same.
 
 
 class CreateReply(Message, frozen=True):

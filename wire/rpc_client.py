@@ -6,7 +6,7 @@ every request under way is told `ConnectionFailed`, once: whether it was carried
 
 import asyncio
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, Self, TypeVar
 
@@ -113,21 +113,24 @@ class Connection:
         handler: ReplyHandler,
         *,
         payload: Sequence[memoryview] = (),
+        released: Callable[[], None] | None = None,
         fds: Sequence[int] = (),
     ) -> int:
         """Sends a request whose replies go to `handler`; returns its id. Never raises for a lost connection.
 
-        The payload's memory must stay unchanged until `handler.on_done`.
+        `released` is called once, when the payload's memory may change: the kernel took it, or it never will.
         """
         request_id = self._next_id
         self._next_id += 1
         if self.closed:
+            if released is not None:
+                released()
             asyncio.get_running_loop().call_soon(handler.on_done, ConnectionFailed(f"{self.address}: not connected"))
             return request_id
         self._calls[request_id] = handler
         size = sum(map(len, payload)) if payload else 0
         self.stream.send(
-            framing.encode(framing.Kind.REQUEST, method, request_id, encode_body(body), size), payload, None, fds
+            framing.encode(framing.Kind.REQUEST, method, request_id, encode_body(body), size), payload, released, fds
         )
         return request_id
 

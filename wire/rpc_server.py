@@ -160,6 +160,10 @@ class ServerConnection:
         except RequestFailed as failure:
             request.fail(failure.status, failure.message)
             return None
+        except Exception as error:
+            log.exception("a handler failed", method=request.method.name)
+            request.fail(Status.INTERNAL, f"{type(error).__name__}: {error}")
+            return None
         if segments is not None and payload_bytes:
             self._receiving = request
             return segments
@@ -259,7 +263,7 @@ class RpcServer:
         *,
         on_connect: Callable[[ServerConnection], None] | None = None,
     ) -> None:
-        self.handlers: dict[int, Handler] = dict(handlers)
+        self.handlers: dict[int, Handler] = {int(method): handler for method, handler in handlers.items()}
         self.identity = identity
         self._on_connect = on_connect
         self._connections: set[ServerConnection] = set()

@@ -205,7 +205,7 @@ class FrameStream:
             try:
                 self._received(received)
                 self._parse()
-            except ProtocolError as error:
+            except EskerError as error:
                 self.close(error)
                 return
             if received < sum(map(len, buffers)):

@@ -1,0 +1,286 @@
+"""Links to successors: operations are sent on in batches, and each gets exactly one answer.
+
+The worker is its successor's client. On the same host the successor copies from this worker's pool by descriptor;
+otherwise the payload goes over TCP. One connection to a successor at a time, so that what is sent on arrives in
+order; a newer connection of this worker makes the successor drop the older one. A link that fails answers
+UNAVAILABLE at once until its next attempt is due.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from esker.chunkserver.pool import Region, WorkerPool
+from esker.runtime.logging import get_logger
+from esker.wire.codec import decode_body
+from esker.wire.errors import EskerError, ProtocolError, RequestFailed
+from esker.wire.limits import REQUEST_EXTENTS_MAX, REQUEST_PAYLOAD_BYTES_AIM
+from esker.wire.messages import (
+    CREATE_EXTENT,
+    CREATE_RESULT,
+    REMOVE_EXTENT,
+    REMOVE_RESULT,
+    Create,
+    CreateReply,
+    MemoryRegistered,
+    Method,
+    RegisterMemory,
+    Remove,
+    RemoveReply,
+)
+from esker.wire.rpc_client import Connection, TcpAddress, UnixAddress
+from esker.wire.status import Status
+from esker.wire.types import Worker
+
+log = get_logger("chunkserver.forward")
+
+BACKOFF_MIN_S = 0.05
+BACKOFF_MAX_S = 1.0
+CONNECT_TIMEOUT_S = 1.0
+
+Answered = Callable[[int, Status], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One operation to send on. `extent` is a row of the method's column; its memory offset is filled in here."""
+
+    op: int
+    method: Method
+    space: int
+    slot_bytes: int
+    extent: tuple[object, ...]
+    checksums: bytes
+    key: bytes
+    region: Region | None
+    """Where the payload is: `length` bytes (extent column 4) at `at` in the region."""
+    at: int
+    deadline: float
+
+
+class Link:
+    """The way to one successor."""
+
+    def __init__(
+        self,
+        drive_id: str,
+        find: Callable[[str], Worker | None],
+        own: Worker,
+        cluster_id: str,
+        pool: WorkerPool,
+        answered: Answered,
+    ) -> None:
+        self._drive_id = drive_id
+        self._find = find
+        self._own = own
+        self._cluster_id = cluster_id
+        self._pool = pool
+        self._answered = answered
+        self._loop = asyncio.get_running_loop()
+        self._queue: list[Item] = []
+        self._flush_soon = False
+        self._connection: Connection | None = None
+        self._memory_id = 0
+        self._connecting: asyncio.Task[None] | None = None
+        self._retry_at = 0.0
+        self._backoff_s = BACKOFF_MIN_S
+
+    @property
+    def connection(self) -> Connection | None:
+        """The live connection, if there is one."""
+        if self._connection is not None and self._connection.closed:
+            self._connection = None
+        return self._connection
+
+    def send(self, item: Item) -> None:
+        """Queues an operation; what one turn of the loop queues goes out together."""
+        self._queue.append(item)
+        if not self._flush_soon:
+            self._flush_soon = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_soon = False
+        if not self._queue:
+            return
+        if self.connection is not None:
+            queue, self._queue = self._queue, []
+            for batch in _batches(queue):
+                self._send(self.connection, batch)
+        elif self._connecting is None:
+            if self._loop.time() < self._retry_at:
+                self._fail_queue()
+            else:
+                self._connecting = asyncio.ensure_future(self._connect())
+
+    async def _connect(self) -> None:
+        try:
+            connection = await self._dial()
+            self._connection = connection
+            self._backoff_s = BACKOFF_MIN_S
+        except EskerError as error:
+            log.warning("a successor cannot be reached", successor=self._drive_id, reason=str(error))
+            self._retry_at = self._loop.time() + self._backoff_s
+            self._backoff_s = min(BACKOFF_MAX_S, 2 * self._backoff_s)
+            self._fail_queue()
+        finally:
+            self._connecting = None
+        self._flush()
+
+    async def _dial(self) -> Connection:
+        worker = self._find(self._drive_id)
+        if worker is None:
+            raise EskerError("it has not joined the cluster")
+        own = self._own
+        self._memory_id = 0
+        if worker.socket_path and worker.boot_id == own.boot_id:
+            try:
+                connection = await self._handshake(UnixAddress(worker.socket_path))
+            except EskerError as error:
+                log.info("no same-host connection, using TCP", successor=self._drive_id, reason=str(error))
+            else:
+                try:
+                    arena = self._pool.arena
+                    registered = await connection.call(
+                        Method.REGISTER_MEMORY,
+                        RegisterMemory(arena.size_bytes),
+                        MemoryRegistered,
+                        timeout_s=CONNECT_TIMEOUT_S,
+                        fds=(arena.fd,),
+                    )
+                    self._memory_id = registered.memory_id
+                except BaseException:
+                    await connection.aclose()
+                    raise
+                return connection
+        return await self._handshake(TcpAddress(worker.host, worker.port))
+
+    async def _handshake(self, address: TcpAddress | UnixAddress) -> Connection:
+        own = self._own
+        connection = await Connection.connect(
+            address,
+            role="worker",
+            cluster_id=self._cluster_id,
+            peer_id=own.drive_id,
+            incarnation=own.incarnation,
+            timeout_s=CONNECT_TIMEOUT_S,
+        )
+        if connection.peer.drive_id != self._drive_id:
+            await connection.aclose()
+            raise EskerError(f"{address} serves drive {connection.peer.drive_id or '(none)'}, not {self._drive_id}")
+        return connection
+
+    def _fail_queue(self) -> None:
+        queue, self._queue = self._queue, []
+        for item in queue:
+            self._answered(item.op, Status.UNAVAILABLE)
+
+    def _send(self, connection: Connection, batch: Sequence[Item]) -> None:
+        first = batch[0]
+        left_s = max(item.deadline for item in batch) - self._loop.time()
+        budget_ms = max(1, int(left_s * 1000))
+        reply = _Reply(batch, self._answered)
+        if first.method is Method.REMOVE:
+            extents = b"".join(REMOVE_EXTENT.pack(*item.extent) for item in batch)
+            connection.start(Method.REMOVE, Remove(first.space, extents, budget_ms), reply)
+            return
+        memory_id = self._memory_id if first.method is Method.CREATE else 0
+        payload: list[memoryview] = []
+        rows = []
+        holds = []
+        for item in batch:
+            row = list(item.extent)
+            if item.region is not None and first.method is Method.CREATE:
+                if memory_id:
+                    row[5] = (item.region.offset + item.at) // 4096
+                else:
+                    length = row[4]
+                    assert isinstance(length, int)
+                    payload.append(item.region.view[item.at : item.at + length])
+                    item.region.hold()
+                    holds.append(item.region)
+            rows.append(CREATE_EXTENT.pack(*row))
+        body = Create(
+            first.space,
+            first.slot_bytes,
+            b"".join(rows),
+            b"".join(item.checksums for item in batch),
+            b"".join(item.key for item in batch),
+            memory_id,
+            budget_ms,
+        )
+
+        def released() -> None:
+            for region in holds:
+                region.drop()
+
+        connection.start(first.method, body, reply, payload=payload, released=released if holds else None)
+
+    async def aclose(self) -> None:
+        """Ends the link; what is under way is answered UNAVAILABLE."""
+        if self._connecting is not None:
+            self._connecting.cancel()
+            await asyncio.gather(self._connecting, return_exceptions=True)
+        self._fail_queue()
+        if self._connection is not None:
+            await self._connection.aclose()
+
+
+class _Reply:
+    """Gives each operation of a request its answer, once."""
+
+    __slots__ = ("_answered", "_batch", "_open")
+
+    def __init__(self, batch: Sequence[Item], answered: Answered) -> None:
+        self._batch = batch
+        self._open = [True] * len(batch)
+        self._answered = answered
+
+    def on_reply(self, body: bytes | bytearray, payload_bytes: int) -> None:
+        removing = self._batch[0].method is Method.REMOVE
+        try:
+            results = decode_body(RemoveReply if removing else CreateReply, body).results
+            answers = [
+                (row[0], Status(row[1])) for row in (REMOVE_RESULT if removing else CREATE_RESULT).iter_unpack(results)
+            ]
+        except (RequestFailed, ValueError) as error:
+            raise ProtocolError(f"malformed reply of a successor: {error}") from error
+        for number, status in answers:
+            if number >= len(self._open):
+                raise ProtocolError(f"a successor answers extent {number} of {len(self._open)}")
+            self._answer(number, status)
+
+    def on_payload(self) -> None:
+        raise AssertionError("no memory was named")
+
+    def on_done(self, error: EskerError | None) -> None:
+        status = error.status if isinstance(error, RequestFailed) else Status.UNAVAILABLE
+        for number in range(len(self._open)):
+            self._answer(number, status)
+
+    def _answer(self, number: int, status: Status) -> None:
+        if self._open[number]:
+            self._open[number] = False
+            self._answered(self._batch[number].op, status)
+
+
+def _batches(queue: list[Item]) -> list[list[Item]]:
+    """Consecutive items that one request can carry; their order is kept."""
+    batches: list[list[Item]] = []
+    size = 0
+    for item in queue:
+        length = item.extent[4]
+        assert isinstance(length, int)
+        last = batches[-1] if batches else None
+        same = last is not None and (last[0].method, last[0].space, last[0].slot_bytes) == (
+            item.method,
+            item.space,
+            item.slot_bytes,
+        )
+        if last is None or not same or len(last) >= REQUEST_EXTENTS_MAX or size + length > REQUEST_PAYLOAD_BYTES_AIM:
+            batches.append([item])
+            size = length
+        else:
+            last.append(item)
+            size += length
+    return batches

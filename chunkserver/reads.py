@@ -1,0 +1,305 @@
+"""READ and LOOKUP: from records and the drive to clients.
+
+A request's extents are taken up a few at a time, so that lookups and other clients never wait behind a long batch;
+replies leave as the drive completes extents. Over a socket the data passes through the worker's pool; into
+registered memory the ring reads directly, and the CPU never touches it. What is read is not verified here: the
+client does, end to end.
+
+Await-free: a record is looked up and its read queued without giving way in between (the store's read fence).
+"""
+
+import asyncio
+import errno
+import os
+import struct
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+from esker.chunkserver.engine.errors import CorruptRecord
+from esker.chunkserver.engine.io import IoEngine
+from esker.chunkserver.engine.store import DriveStore, ReadRecord
+from esker.chunkserver.memories import ClientMemories
+from esker.chunkserver.pool import Region, WorkerPool
+from esker.runtime.counters import Counters
+from esker.wire.codec import decode_body
+from esker.wire.columns import check_rows
+from esker.wire.errors import RequestFailed
+from esker.wire.limits import LOOKUP_KEYS_MAX
+from esker.wire.memory import ForeignMemory
+from esker.wire.messages import LOOKUP_KEY, READ_EXTENT, READ_RESULT, Lookup, LookupReply, Read, ReadReply
+from esker.wire.rpc_server import Request
+from esker.wire.status import Status
+
+SLICE_EXTENTS = 64
+IN_FLIGHT_MAX = 256
+"""Ring operations under way before more extents are taken up."""
+QUEUED_JOBS_MAX = 4096
+SEND_AHEAD_BYTES = 8 << 20
+"""What one connection may have waiting in its socket before it must take some."""
+LOOKUP_SLICE_KEYS = 2048
+
+_RECORD_KEY = struct.Struct(">II16sI")
+_HEAD = struct.Struct("<HH")
+_NOTHING = bytes(READ_RESULT.size - _HEAD.size)
+
+
+class _Job:
+    """A READ under way."""
+
+    __slots__ = (
+        "checksums",
+        "deadline",
+        "extents",
+        "memory",
+        "payload",
+        "regions",
+        "request",
+        "results",
+        "space",
+        "stalled",
+        "touched",
+        "unsettled",
+    )
+
+    def __init__(self, request: Request, read: Read, count: int, memory: ForeignMemory | None, deadline: float) -> None:
+        self.request = request
+        self.space = read.space
+        self.memory = memory
+        self.deadline = deadline
+        self.extents: Iterator[tuple[int, tuple[Any, ...]]] = enumerate(READ_EXTENT.iter_unpack(read.extents))
+        self.stalled: tuple[int, tuple[Any, ...]] | None = None  # taken up, waiting for pool memory
+        self.unsettled = count  # extents without a result
+        self.touched = False
+        self.results: list[bytes] = []
+        self.checksums: list[bytes] = []
+        self.payload: list[memoryview] = []
+        self.regions: list[Region] = []
+
+
+class ReadService:
+    """Serves READ and LOOKUP of one drive."""
+
+    def __init__(
+        self,
+        store: DriveStore,
+        engine: IoEngine,
+        pool: WorkerPool,
+        memories: ClientMemories,
+        counters: Counters,
+        offline_chains: set[int],
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._store = store
+        self._engine = engine
+        self._pool = pool
+        self._memories = memories
+        self._counters = counters
+        self._offline = offline_chains
+        self._loop = loop
+        self._jobs: deque[_Job] = deque()
+        self._starved: list[_Job] = []
+        self._touched: list[_Job] = []
+        self._in_flight = 0
+        self._pump_soon = False
+        self._pumping = False
+        pool.on_free = self._memory_freed
+        engine.after_batch(self._after_batch)
+
+    # LOOKUP
+
+    def lookup(self, request: Request) -> None:
+        """Handles LOOKUP: one byte per key."""
+        message = decode_body(Lookup, request.body)
+        count = check_rows(LOOKUP_KEY, message.keys, LOOKUP_KEYS_MAX)
+        self._counters.add("lookup_keys", count)
+        self._lookup_slice(request, message, 0, [])
+
+    def _lookup_slice(self, request: Request, message: Lookup, at: int, parts: list[bytes]) -> None:
+        end = at + LOOKUP_SLICE_KEYS * LOOKUP_KEY.size
+        keys = message.keys if at == 0 and end >= len(message.keys) else message.keys[at:end]
+        with self._store.reader() as reader:
+            parts.append(reader.present(message.space, keys))
+        if end < len(message.keys):
+            self._loop.call_soon(self._lookup_slice, request, message, end, parts)
+        else:
+            request.reply(LookupReply(parts[0] if len(parts) == 1 else b"".join(parts)))
+
+    # READ
+
+    def read(self, request: Request) -> None:
+        """Handles READ."""
+        message = decode_body(Read, request.body)
+        count = check_rows(READ_EXTENT, message.extents)
+        if len(self._jobs) >= QUEUED_JOBS_MAX:
+            raise RequestFailed(Status.BUSY, f"{len(self._jobs)} reads are queued")
+        memory = self._memories.find(request.connection, message.memory_id) if message.memory_id else None
+        self._counters.add("read_extents", count)
+        deadline = self._loop.time() + message.budget_ms / 1000
+        job = _Job(request, message, count, memory, deadline)
+        if memory is not None:
+            memory.users += 1
+        self._jobs.append(job)
+        if not self._pump_soon:
+            self._pump()
+
+    def _pump(self) -> None:
+        """Takes up extents, a slice of each job in turn, while the ring has room."""
+        self._pump_soon = False
+        if self._pumping:
+            return
+        self._pumping = True
+        jobs = self._jobs
+        if jobs and self._in_flight < IN_FLIGHT_MAX:
+            job = jobs.popleft()
+            if self._take_up(job):
+                if job.stalled is None:
+                    jobs.append(job)
+                else:
+                    self._starved.append(job)
+            self._engine.submit()
+        self._pumping = False
+        self._flush_touched()
+        if jobs and self._in_flight < IN_FLIGHT_MAX:
+            self._pump_later()
+
+    def _pump_later(self) -> None:
+        if not self._pump_soon:
+            self._pump_soon = True
+            self._loop.call_soon(self._pump)
+
+    def _take_up(self, job: _Job) -> bool:
+        """Queues up to a slice of the job's extents. Returns whether some are left."""
+        pack_key = _RECORD_KEY.pack
+        space = job.space
+        memory = job.memory
+        read_into = self._store.read_into
+        done = self._read_done
+        if job.request.cancelled or self._loop.time() > job.deadline:
+            self._refuse_rest(job, Status.CANCELLED if job.request.cancelled else Status.TIMEOUT)
+            return False
+        with self._store.reader() as reader:
+            get = reader.get
+            for _ in range(SLICE_EXTENTS):
+                item = job.stalled or next(job.extents, None)
+                if item is None:
+                    return False
+                job.stalled = None
+                number, (object_id, index, chain_id, room, offset) = item
+                if chain_id in self._offline:
+                    self._settle(job, number, Status.UNAVAILABLE)
+                    continue
+                try:
+                    record = get(pack_key(chain_id, space, object_id, index))
+                except CorruptRecord:
+                    self._settle(job, number, Status.CHECKSUM)
+                    continue
+                if record is None:
+                    self._settle(job, number, Status.NOT_FOUND)
+                    continue
+                length = record[0]
+                padded = (length + 4095) & -4096
+                if memory is None:
+                    if length > room:
+                        self._settle(job, number, Status.TOO_LARGE, record)
+                        continue
+                    region = None
+                    if job.request.connection.stream.queued_bytes < SEND_AHEAD_BYTES:
+                        region = self._pool.allocate(padded)
+                    if region is None:
+                        job.stalled = item
+                        return True
+                    self._in_flight += 1
+                    read_into(record, region.view[:padded], done, (job, number, record, region))
+                    continue
+                if padded > room:
+                    self._settle(job, number, Status.TOO_LARGE, record)
+                    continue
+                if offset & 4095 or offset + padded > memory.length_bytes:
+                    self._settle(job, number, Status.BAD_MEMORY)
+                    continue
+                self._in_flight += 1
+                read_into(record, memory.view[offset : offset + padded], done, (job, number, record, None))
+        return True
+
+    def _refuse_rest(self, job: _Job, status: Status) -> None:
+        if job.stalled is not None:
+            self._settle(job, job.stalled[0], status)
+            job.stalled = None
+        for number, _ in job.extents:
+            self._settle(job, number, status)
+
+    def _settle(self, job: _Job, number: int, status: Status, record: ReadRecord | None = None) -> None:
+        """An extent that needs no I/O, or got no data."""
+        job.unsettled -= 1
+        job.results.append(_HEAD.pack(number, status) + (_NOTHING if record is None else record[3]))
+        if not job.touched:
+            job.touched = True
+            self._touched.append(job)
+
+    def _read_done(self, token: tuple[_Job, int, ReadRecord, Region | None], result: int) -> None:
+        job, number, record, region = token
+        self._in_flight -= 1
+        length = record[0]
+        if result != (length + 4095) & -4096:
+            self._read_failed(job, number, region, result)
+            return
+        job.unsettled -= 1
+        job.results.append(_HEAD.pack(number, 0) + record[3])
+        job.checksums.append(record[4])
+        if region is not None:
+            job.payload.append(region.view[:length])
+            job.regions.append(region)
+        if not job.touched:
+            job.touched = True
+            self._touched.append(job)
+
+    def _read_failed(self, job: _Job, number: int, region: Region | None, result: int) -> None:
+        status = Status.IO_ERROR
+        if region is not None:
+            region.drop()
+        memory = job.memory
+        if memory is not None and (result == -errno.EFAULT or os.fstat(memory.fd).st_size < memory.length_bytes):
+            status = Status.BAD_MEMORY
+            self._memories.distrust(job.request.connection, "a read into it failed")
+        elif result != -errno.ECANCELED:
+            self._counters.add("read_errors")
+        self._settle(job, number, status)
+
+    def _flush_touched(self) -> None:
+        touched, self._touched = self._touched, []
+        for job in touched:
+            job.touched = False
+            self._flush(job)
+
+    def _flush(self, job: _Job) -> None:
+        """Sends what is finished of the job; ends it when nothing is left."""
+        over = job.unsettled == 0
+        results = job.results
+        regions = job.regions
+        released = None
+        if regions:
+
+            def released() -> None:
+                for region in regions:
+                    region.drop()
+
+        payload = job.payload
+        self._counters.add("read_results", len(results))
+        job.request.reply(
+            ReadReply(b"".join(results), b"".join(job.checksums)), payload, more=not over, on_sent=released
+        )
+        job.results, job.checksums, job.payload, job.regions = [], [], [], []
+        if over and job.memory is not None:
+            job.memory.leave()
+
+    def _after_batch(self) -> None:
+        self._flush_touched()
+        if self._jobs and not self._pumping:
+            self._pump_later()
+
+    def _memory_freed(self) -> None:
+        if self._starved:
+            self._jobs.extend(self._starved)
+            self._starved.clear()
+            self._pump_later()

@@ -1,0 +1,199 @@
+"""CREATE, CONFIRM and REMOVE: takes requests apart into operations of the chain replicas.
+
+Incoming payload is always a snapshot in the pool before its checksum is verified, and only that snapshot is written
+and forwarded, so that a client which changes its memory meanwhile changes nothing.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from esker.chunkserver.engine.slot_class import zero_padding
+from esker.chunkserver.memories import ClientMemories
+from esker.chunkserver.operations import Batch, Operation
+from esker.chunkserver.pool import Region, WorkerPool
+from esker.chunkserver.runner import ReplicaRunner
+from esker.craq import messages as craq
+from esker.craq.replica import ChainReplica
+from esker.runtime.counters import Counters
+from esker.wire.checksum import checksums
+from esker.wire.codec import decode_body
+from esker.wire.columns import create_rows, rows
+from esker.wire.errors import RequestFailed
+from esker.wire.ids import NO_PUT_ID
+from esker.wire.limits import ALIGN_BYTES, CHUNK_BYTES_MAX, REQUEST_PAYLOAD_BYTES_MAX, aligned
+from esker.wire.messages import CREATE_RESULT, REMOVE_EXTENT, REMOVE_RESULT, Create, Remove
+from esker.wire.rpc_server import Request
+from esker.wire.status import Status
+
+OPERATIONS_MAX = 16384
+"""Operations under way in this worker before new requests are answered BUSY."""
+
+Extents = Sequence[tuple[tuple[Any, ...], bytes, bytes]]
+"""What `create_rows` gives: row, checksums, key."""
+
+
+class WriteService:
+    """Serves CREATE, CONFIRM and REMOVE of one drive. `replicas` is the drive's, by chain id."""
+
+    def __init__(
+        self,
+        runner: ReplicaRunner,
+        pool: WorkerPool,
+        memories: ClientMemories,
+        counters: Counters,
+        replicas: dict[int, ChainReplica],
+    ) -> None:
+        self._runner = runner
+        self._pool = pool
+        self._memories = memories
+        self._counters = counters
+        self._replicas = replicas
+
+    def _check_room(self) -> None:
+        if self._runner.busy >= OPERATIONS_MAX:
+            raise RequestFailed(Status.BUSY, f"{self._runner.busy} writes are under way")
+
+    def create(self, request: Request) -> Sequence[memoryview] | None:
+        """Handles CREATE: names pool memory for the payload, or copies it from registered memory."""
+        message = decode_body(Create, request.body)
+        extents = create_rows(message)
+        self._check_slot_bytes(message.slot_bytes)
+        total = sum(row[4] for row, _, _ in extents)
+        if total > REQUEST_PAYLOAD_BYTES_MAX:
+            raise RequestFailed(Status.TOO_LARGE, f"{total} bytes in one request; allowed: {REQUEST_PAYLOAD_BYTES_MAX}")
+        if not message.memory_id and total != request.payload_bytes:
+            raise RequestFailed(Status.BAD_REQUEST, f"a payload of {request.payload_bytes} bytes for {total}")
+        self._check_room()
+        region = self._pool.allocate(sum(aligned(row[4]) for row, _, _ in extents))
+        if region is None:
+            raise RequestFailed(Status.BUSY, "the worker's pool is full")
+        places = []
+        at = 0
+        for row, _, _ in extents:
+            places.append((at, row[4]))
+            at += aligned(row[4])
+        if message.memory_id:
+            try:
+                self._copy_in(request, message.memory_id, extents, region, places)
+            except BaseException:
+                region.drop()
+                raise
+            self._start_creates(request, message, extents, region, places)
+            return None
+        request.on_payload = lambda: self._start_creates(request, message, extents, region, places)
+        request.on_lost = region.drop
+        return [region.view[start : start + length] for start, length in places]
+
+    def _check_slot_bytes(self, slot_bytes: int) -> None:
+        if slot_bytes % ALIGN_BYTES or not ALIGN_BYTES <= slot_bytes <= CHUNK_BYTES_MAX:
+            raise RequestFailed(
+                Status.BAD_REQUEST,
+                f"slots of {slot_bytes} bytes; allowed: multiples of {ALIGN_BYTES} up to {CHUNK_BYTES_MAX}",
+            )
+
+    def _copy_in(
+        self,
+        request: Request,
+        memory_id: int,
+        extents: Extents,
+        region: Region,
+        places: Sequence[tuple[int, int]],
+    ) -> None:
+        memory = self._memories.find(request.connection, memory_id)
+        for (row, _, _), (start, length) in zip(extents, places, strict=True):
+            offset = row[5] * ALIGN_BYTES
+            if not memory.holds(offset, length):
+                raise RequestFailed(Status.BAD_MEMORY, f"{length} bytes at {offset} lie outside the memory")
+            if not memory.copy_from(offset, [region.view[start : start + length]]):
+                self._memories.distrust(request.connection, "a copy from it came short")
+                raise RequestFailed(Status.BAD_MEMORY, "the memory is shorter than it was registered")
+
+    def _start_creates(
+        self,
+        request: Request,
+        message: Create,
+        extents: Extents,
+        region: Region,
+        places: Sequence[tuple[int, int]],
+    ) -> None:
+        if request.connection.stream.closed:
+            region.drop()
+            return
+        batch = Batch(request, len(extents), region)
+        deadline = self._runner.begin(batch, message.budget_ms)
+        for number, ((row, sums, key), (start, length)) in enumerate(zip(extents, places, strict=True)):
+            view = region.view[start : start + aligned(length)]
+            if checksums(view[:length]) != sums:
+                self._counters.add("create_checksum")
+                self._runner.result(batch, CREATE_RESULT.pack(number, Status.CHECKSUM, 0, 0, NO_PUT_ID))
+                continue
+            zero_padding(view, length)
+            self._start_create(batch, number, message, row, sums, key, deadline, region, start)
+        self._runner.run()
+
+    def confirm(self, request: Request) -> None:
+        """Handles CONFIRM: a predecessor's create without payload."""
+        message = decode_body(Create, request.body)
+        extents = create_rows(message)
+        self._check_slot_bytes(message.slot_bytes)
+        batch = Batch(request, len(extents), None)
+        deadline = self._runner.begin(batch, message.budget_ms)
+        for number, (row, sums, key) in enumerate(extents):
+            self._start_create(batch, number, message, row, sums, key, deadline, None, 0)
+        self._runner.run()
+
+    def _start_create(
+        self,
+        batch: Batch,
+        number: int,
+        message: Create,
+        row: tuple[Any, ...],
+        sums: bytes,
+        key: bytes,
+        deadline: float,
+        region: Region | None,
+        at: int,
+    ) -> None:
+        _, _, chain_id, chain_version, length, _, version, block_bytes, chunk_count, put_id, _ = row
+        replica = self._replicas.get(chain_id)
+        if replica is None:
+            self._runner.result(batch, CREATE_RESULT.pack(number, Status.CHAIN_VERSION, 0, 0, NO_PUT_ID))
+            return
+        from_worker = self._from_worker(batch.request)
+        if replica.is_head == from_worker or (version == 0) == from_worker:
+            # Clients talk to heads and know no version; predecessors name one. Anything else saw another chain.
+            self._runner.result(batch, CREATE_RESULT.pack(number, Status.CHAIN_VERSION, 0, 0, NO_PUT_ID))
+            return
+        op = Operation(batch, number, replica, message.space, row)
+        op.content = craq.Content(length, sums, put_id, block_bytes, chunk_count, key)
+        op.region, op.at, op.length = region, at, length
+        op.slot_bytes = message.slot_bytes
+        op.deadline = deadline
+        if region is not None:
+            region.hold()
+        op_id = self._runner.register(op)
+        op.event = craq.Create(op_id, chain_version, op.record_key, version, op.content, region is not None)
+        self._runner.queue(replica, op.event)
+
+    def remove(self, request: Request) -> None:
+        """Handles REMOVE."""
+        message = decode_body(Remove, request.body)
+        extents = rows(REMOVE_EXTENT, message.extents)
+        batch = Batch(request, len(extents), None)
+        deadline = self._runner.begin(batch, message.budget_ms)
+        from_worker = self._from_worker(request)
+        for number, row in enumerate(extents):
+            _, _, chain_id, chain_version, version, put_id = row
+            replica = self._replicas.get(chain_id)
+            if replica is None or replica.is_head == from_worker:
+                self._runner.result(batch, REMOVE_RESULT.pack(number, Status.CHAIN_VERSION))
+                continue
+            op = Operation(batch, number, replica, message.space, row)
+            op.deadline = deadline
+            op.event = craq.Remove(self._runner.register(op), chain_version, op.record_key, version, put_id)
+            self._runner.queue(replica, op.event)
+        self._runner.run()
+
+    def _from_worker(self, request: Request) -> bool:
+        hello = request.connection.hello
+        return hello is not None and hello.role == "worker"

@@ -1,0 +1,305 @@
+"""One replica of one chain, for immutable chunks: create-if-absent and conditional removal through the whole chain.
+
+Pure: `handle(event)` changes the state and returns what is to be done; the runner does it and reports back with
+further events. Rules:
+
+- operations on one chunk run one after another here, in the order in which they came; so they do on the whole chain;
+- a create is acknowledged only when this replica's copy is durable and the successor acknowledged it too; so the
+  head's acknowledgement means every serving replica has the chunk, and there are at least `min_replicas`;
+- a create that finds the chunk is confirmed down the chain all the same; where contents differ, the successor's copy
+  wins and replaces ours;
+- no version is drawn before room is reserved, and lack of room changes no membership;
+- a failed local write takes the target offline: nothing is acknowledged after it.
+"""
+
+from collections import deque
+from enum import Enum, auto
+
+from esker.craq.messages import (
+    Answer,
+    Create,
+    DriveFailed,
+    Effect,
+    Event,
+    Expired,
+    Fetch,
+    Fetched,
+    Forward,
+    Forwarded,
+    ForwardRemove,
+    Found,
+    Lookup,
+    Membership,
+    Remove,
+    Removed,
+    RemoveLocal,
+    Reserve,
+    Reserved,
+    Stored,
+    TargetOffline,
+    Unreadable,
+    Write,
+    Written,
+)
+from esker.wire.ids import NO_PUT_ID
+from esker.wire.status import Status
+from esker.wire.types import Chain, TargetState
+
+QUEUE_PER_CHUNK_MAX = 64
+CONFIRMED = (Status.OK, Status.EXISTS)
+
+
+class Step(Enum):
+    """What a local copy is to an operation."""
+
+    NONE = auto()
+    """Nothing is stored here, or what is must be replaced."""
+    PENDING = auto()
+    """Being written."""
+    DURABLE = auto()
+    FAILED = auto()
+
+
+class Operation:
+    """A create or removal under way at this replica."""
+
+    __slots__ = ("answer", "created", "event", "forwarded", "local", "status", "stored")
+
+    def __init__(self, event: Create | Remove) -> None:
+        self.event = event
+        self.local = Step.NONE
+        self.created = False
+        self.stored: Stored | None = None
+        """What is, or is about to be, here."""
+        self.forwarded: Forwarded | None = None
+        """The successor's answer; None while it is awaited."""
+        self.status: Status | None = None
+        """The answer to give once the local copy has been discarded."""
+
+
+class ChainReplica:
+    """This drive's replica of `chain`. `first_version` is above any version ever drawn here."""
+
+    def __init__(self, chain: Chain, drive_id: str, first_version: int) -> None:
+        self._drive_id = drive_id
+        self._next_version = first_version
+        self._operations: dict[int, Operation] = {}
+        self._chunks: dict[bytes, deque[int]] = {}
+        self.offline = ""
+        """Why this target serves nothing; empty: it serves."""
+        self.chain = chain
+        self.successor: str | None = None
+        self.is_head = False
+        self.serving = False
+        self._take(chain)
+
+    def _take(self, chain: Chain) -> None:
+        self.chain = chain
+        serving = [replica.drive_id for replica in chain.replicas if replica.state is TargetState.SERVING]
+        self.serving = self._drive_id in serving
+        place = serving.index(self._drive_id) if self.serving else 0
+        self.is_head = self.serving and place == 0
+        self.successor = serving[place + 1] if self.serving and place + 1 < len(serving) else None
+        self._enough = len(serving) >= chain.min_replicas
+
+    @property
+    def busy(self) -> int:
+        """How many operations are under way or waiting."""
+        return len(self._operations)
+
+    def handle(self, event: Event) -> list[Effect]:
+        """The one door: what `event` changes, and what is to be done about it, in order."""
+        if isinstance(event, (Create, Remove)):
+            return self._arrived(event)
+        if isinstance(event, Membership):
+            self._take(event.chain)
+            return []
+        if isinstance(event, DriveFailed):
+            self.offline = self.offline or event.why
+            return []
+        operation = self._operations.get(event.op)
+        if operation is None:
+            return []  # answered already: its deadline passed
+        if isinstance(event, Expired):
+            return self._expired(operation)
+        if isinstance(event, Forwarded):
+            operation.forwarded = event
+        if isinstance(operation.event, Create):
+            return self._create(operation, operation.event, event)
+        return self._remove(operation, operation.event, event)
+
+    def _arrived(self, event: Create | Remove) -> list[Effect]:
+        if self.offline or not self.serving:
+            return [Answer(event.op, Status.UNAVAILABLE)]
+        if event.chain_version != self.chain.version:
+            return [Answer(event.op, Status.CHAIN_VERSION)]
+        waiting = self._chunks.get(event.chunk)
+        if waiting is not None and len(waiting) >= QUEUE_PER_CHUNK_MAX:
+            return [Answer(event.op, Status.BUSY)]
+        self._operations[event.op] = Operation(event)
+        if waiting is None:
+            self._chunks[event.chunk] = deque((event.op,))
+            return [Lookup(event.op)]
+        waiting.append(event.op)
+        return []
+
+    # Create
+
+    def _create(self, operation: Operation, create: Create, event: Event) -> list[Effect]:
+        if isinstance(event, Found):
+            return self._create_found(operation, create, event.stored)
+        if isinstance(event, Reserved):
+            if not event.granted:
+                return self._answer(operation, Status.NO_SPACE)
+            return self._create_write(operation, create)
+        if isinstance(event, Written):
+            operation.local = Step.FAILED if event.failed else Step.DURABLE
+            if event.no_space:
+                operation.status = Status.NO_SPACE
+        elif isinstance(event, Removed):
+            assert operation.status is not None
+            if event.failed:
+                return self._go_offline(operation, "a removal failed")
+            return self._answer(operation, operation.status)
+        elif isinstance(event, Unreadable):
+            operation.stored = None
+            operation.forwarded = None
+            if create.has_payload:
+                return [Reserve(create.op, not self.is_head)]
+            return self._answer(operation, Status.NOT_FOUND)
+        elif isinstance(event, Fetched):
+            return self._create_fetched(operation, create, event.stored)
+        return self._create_settle(operation, create)
+
+    def _create_found(self, operation: Operation, create: Create, stored: Stored | None) -> list[Effect]:
+        if stored is None:
+            if create.has_payload:
+                return [Reserve(create.op, not self.is_head)]
+            return self._answer(operation, Status.NOT_FOUND)
+        operation.stored = stored
+        operation.local = Step.DURABLE
+        if self.successor is None:
+            return self._create_settle(operation, create)
+        return [Forward(create.op, self.successor, stored.version, stored.content, True, False)]
+
+    def _create_write(self, operation: Operation, create: Create) -> list[Effect]:
+        version = create.version
+        if not version:
+            version = self._next_version
+            self._next_version += 1
+        operation.stored = Stored(version, create.content)
+        operation.local = Step.PENDING
+        operation.created = True
+        effects: list[Effect] = [Write(create.op, version)]
+        if self.successor is not None:
+            effects.append(Forward(create.op, self.successor, version, create.content, False, False))
+        return effects
+
+    def _create_settle(self, operation: Operation, create: Create) -> list[Effect]:
+        """Decides once both the local copy and the successor have reported."""
+        forwarded = operation.forwarded
+        if operation.local is Step.FAILED and operation.status is None:
+            return self._go_offline(operation, "a write failed")
+        if operation.local is Step.PENDING or (self.successor is not None and forwarded is None):
+            return []
+        if operation.local is Step.FAILED:
+            return self._answer(operation, Status.NO_SPACE)
+        stored = operation.stored
+        assert stored is not None
+        if forwarded is None or forwarded.status in CONFIRMED:
+            return self._answer(operation, self._outcome(operation, create, stored), stored)
+        assert self.successor is not None
+        operation.forwarded = None
+        if forwarded.status is Status.NOT_FOUND:
+            own = create.has_payload and create.content == stored.content
+            return [Forward(create.op, self.successor, stored.version, stored.content, False, not own)]
+        if forwarded.status is Status.EXISTS_OTHER:
+            return [Fetch(create.op, self.successor)]
+        if forwarded.status is Status.NO_SPACE and operation.created:
+            operation.status = Status.NO_SPACE
+            return [RemoveLocal(create.op, stored.version)]
+        return self._answer(operation, forwarded.status)
+
+    def _create_fetched(self, operation: Operation, create: Create, stored: Stored | None) -> list[Effect]:
+        if stored is None:
+            return self._answer(operation, Status.UNAVAILABLE)
+        operation.stored = stored
+        operation.created = False
+        operation.local = Step.PENDING
+        operation.forwarded = Forwarded(create.op, Status.EXISTS)
+        return [Write(create.op, stored.version, fetched=True)]
+
+    def _outcome(self, operation: Operation, create: Create, stored: Stored) -> Status:
+        if self.offline or not self._enough:
+            return Status.UNAVAILABLE
+        if create.chain_version != self.chain.version:
+            return Status.CHAIN_VERSION
+        if operation.created:
+            return Status.OK
+        return Status.EXISTS if stored.content == create.content else Status.EXISTS_OTHER
+
+    # Remove
+
+    def _remove(self, operation: Operation, remove: Remove, event: Event) -> list[Effect]:
+        if isinstance(event, Found):
+            return self._remove_found(operation, remove, event.stored)
+        if isinstance(event, Removed):
+            operation.local = Step.FAILED if event.failed else Step.DURABLE
+        if operation.local is Step.FAILED:
+            return self._go_offline(operation, "a removal failed")
+        forwarded = operation.forwarded
+        if operation.local is Step.PENDING or (self.successor is not None and forwarded is None):
+            return []
+        if forwarded is not None and forwarded.status not in (Status.OK, Status.NOT_FOUND):
+            return self._answer(operation, forwarded.status)
+        gone = operation.created or (forwarded is not None and forwarded.status is Status.OK)
+        return self._answer(operation, Status.OK if gone else Status.NOT_FOUND)
+
+    def _remove_found(self, operation: Operation, remove: Remove, stored: Stored | None) -> list[Effect]:
+        effects: list[Effect] = []
+        if stored is not None:
+            other_version = remove.version and remove.version != stored.version
+            other_put = remove.put_id != NO_PUT_ID and remove.put_id != stored.content.put_id
+            if other_version or other_put:
+                return self._answer(operation, Status.CONDITION, stored)
+            operation.local = Step.PENDING
+            operation.created = True  # something was here to be removed
+            effects.append(RemoveLocal(remove.op, stored.version))
+        if self.successor is not None:
+            effects.append(ForwardRemove(remove.op, self.successor))
+        return effects or self._answer(operation, Status.NOT_FOUND)
+
+    # Ending
+
+    def _expired(self, operation: Operation) -> list[Effect]:
+        op = operation.event.op
+        waiting = self._chunks[operation.event.chunk]
+        if waiting[0] != op:
+            waiting.remove(op)
+            del self._operations[op]
+            return [Answer(op, Status.TIMEOUT)]
+        if self.successor is None or operation.forwarded is not None:
+            return []  # only this drive is awaited, and it reports for certain
+        return self.handle(Forwarded(op, Status.TIMEOUT))
+
+    def _go_offline(self, operation: Operation, why: str) -> list[Effect]:
+        self.offline = why
+        return [TargetOffline(why), *self._answer(operation, Status.UNAVAILABLE)]
+
+    def _answer(self, operation: Operation, status: Status, stored: Stored | None = None) -> list[Effect]:
+        """Ends the operation and starts the next one on its chunk."""
+        event = operation.event
+        del self._operations[event.op]
+        waiting = self._chunks[event.chunk]
+        assert waiting[0] == event.op, "only the first operation on a chunk is under way"
+        waiting.popleft()
+        effects: list[Effect] = [Answer(event.op, status, stored)]
+        while waiting and self.offline:
+            waiting_op = waiting.popleft()
+            del self._operations[waiting_op]
+            effects.append(Answer(waiting_op, Status.UNAVAILABLE))
+        if waiting:
+            effects.append(Lookup(waiting[0]))
+        else:
+            del self._chunks[event.chunk]
+        return effects
