@@ -102,23 +102,28 @@ class Slot:
 
     # For operations, not for callers.
 
-    def begin(self, *, writes: bool) -> None:
-        """An operation starts to use the memory. Raises `UserError` where that would clash."""
-        with self.pool.lock:
-            if not self._lent:
-                raise UserError("this slot was released; lease another one")
-            if self._late:
-                raise UserError("this slot is in quarantine after a timeout; release it and lease another one")
-            if self._users < 0 or (writes and self._users):
+    def begin(self, writes: bool) -> None:
+        """See `begin_all` (with the pool's lock held)."""
+        if self._late or not self._lent:
+            raise UserError(
+                "this slot is in quarantine after a timeout; release it and lease another one"
+                if self._lent
+                else "this slot was released; lease another one"
+            )
+        if writes:
+            if self._users:
                 raise UserError("this slot is in use by another operation")
-            self._users = -1 if writes else self._users + 1
+            self._users = -1
+        elif self._users < 0:
+            raise UserError("this slot is in use by another operation")
+        else:
+            self._users += 1
 
     def end(self) -> None:
-        """The operation that called `begin` has ended."""
-        with self.pool.lock:
-            self._users = max(self._users - 1, 0)
-            if not self._lent and self._users == 0 and self._late == 0:
-                self.pool.put_back(self)
+        """See `end_all` (with the pool's lock held)."""
+        self._users = 0 if self._users < 0 else self._users - 1
+        if not self._lent and self._users == 0 and self._late == 0:
+            self.pool.put_back(self)
 
     def keep_for_worker(self) -> None:
         """A request that may still touch the memory outlives its operation (called before `end`)."""
@@ -133,6 +138,33 @@ class Slot:
             self.pool.quarantined -= self._late == 0
             if not self._lent and self._users == 0 and self._late == 0:
                 self.pool.put_back(self)
+
+
+def begin_all(slots: Sequence[Slot], *, writes: bool) -> None:
+    """An operation starts to use these slots, to write into them or to read from them; `end_all` ends that.
+
+    Raises `UserError`, with none taken, where one is released, in quarantine, or its use would clash.
+    """
+    taken: list[Slot] = []
+    try:
+        for pool in {slot.pool for slot in slots}:
+            with pool.lock:
+                for slot in slots:
+                    if slot.pool is pool:
+                        slot.begin(writes)
+                        taken.append(slot)
+    except UserError:
+        end_all(taken)
+        raise
+
+
+def end_all(slots: Sequence[Slot]) -> None:
+    """The operation that called `begin_all` has ended."""
+    for pool in {slot.pool for slot in slots}:
+        with pool.lock:
+            for slot in slots:
+                if slot.pool is pool:
+                    slot.end()
 
 
 class _Waiter:

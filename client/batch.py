@@ -1,0 +1,125 @@
+"""What all batches of chunk operations share: one deadline, a row per chunk, requests under way, pauses.
+
+Owns the end: when every chunk has its row, the deadline has passed or the caller was cancelled, requests that are
+still under way are abandoned, and memory that a worker may still touch stays its own. Knows no operation.
+
+Concurrency: everything between `run`'s awaits happens on the loop without awaiting.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
+
+from esker.client.buffers import Slot
+from esker.client.request import WorkerRequest
+
+Row = tuple[Any, ...]
+"""A row of the operation's result column."""
+
+BUSY_DELAY_MIN_S = 0.002
+BUSY_DELAY_MAX_S = 0.1
+
+
+class BatchRequest(WorkerRequest):
+    """A request that belongs to a batch."""
+
+    __slots__ = ()
+
+    def unanswered(self) -> list[int]:
+        """The batch's numbers of the chunks without an answer; from now on they are no load of the worker."""
+        raise NotImplementedError
+
+
+Q = TypeVar("Q", bound=BatchRequest)
+
+
+class Batch(Generic[Q]):
+    """Base of a batch of `count` chunks; a subclass says how it `begin`s and what a timeout's row is."""
+
+    def __init__(self, count: int, slots: Sequence[Slot | None]) -> None:
+        self.rows: list[Row | None] = [None] * count
+        self.requests: set[Q] = set()
+        self.loop = asyncio.get_running_loop()
+        self.deadline = 0.0
+        self.closed = False
+        self._slots = slots
+        self._left = count
+        self._done: asyncio.Future[None] = self.loop.create_future()
+        self._timers: set[asyncio.Handle] = set()
+        self._again: list[int] = []
+        self._busy_delay_s = BUSY_DELAY_MIN_S
+
+    async def run(self, timeout_s: float) -> list[Row]:
+        """Works until every chunk has its row or `timeout_s` has passed; then the others' is `timeout_row`."""
+        if not self.rows:
+            return []
+        self.deadline = self.loop.time() + timeout_s
+        expiry = self.loop.call_later(timeout_s, self._finish)
+        try:
+            self.begin(timeout_s)
+            await self._done
+        finally:
+            expiry.cancel()
+            self._close()
+        return [self.timeout_row() if row is None else row for row in self.rows]
+
+    def begin(self, timeout_s: float) -> None:
+        """Sends the first requests."""
+        raise NotImplementedError
+
+    def dispatch(self, extents: Sequence[int]) -> None:
+        """Sends these chunks (again)."""
+        raise NotImplementedError
+
+    def timeout_row(self) -> Row:
+        """The row of a chunk without an answer."""
+        raise NotImplementedError
+
+    def settle(self, extent: int, row: Row) -> None:
+        """This is the chunk's answer."""
+        self.rows[extent] = row
+        self._left -= 1
+        if self._left == 0:
+            self._finish()
+
+    def again(self, extent: int) -> None:
+        """Dispatches the chunk again, together with all that fail in this turn of the loop."""
+        if not self._again:
+            self.later(0.0, self._dispatch_again)
+        self._again.append(extent)
+
+    def again_after_pause(self, extent: int) -> None:
+        """Dispatches the chunk again after a pause that grows with each."""
+        self.later(self._busy_delay_s, self.again, extent)
+        self._busy_delay_s = min(1.1 * self._busy_delay_s, BUSY_DELAY_MAX_S)
+
+    def _dispatch_again(self) -> None:
+        extents, self._again = self._again, []
+        self.dispatch(extents)
+
+    def later(self, delay_s: float, function: Callable[..., None], *arguments: Any) -> None:
+        """Calls `function` after `delay_s`, unless the batch has ended by then."""
+
+        def fire() -> None:
+            self._timers.discard(timer)
+            function(*arguments)
+
+        timer: asyncio.Handle = self.loop.call_later(delay_s, fire) if delay_s else self.loop.call_soon(fire)
+        self._timers.add(timer)
+
+    def budget_ms(self) -> int:
+        """What is left of the deadline, for the worker to know."""
+        return max(1, int((self.deadline - self.loop.time()) * 1000))
+
+    def _finish(self) -> None:
+        if not self._done.done():
+            self._done.set_result(None)
+
+    def _close(self) -> None:
+        self.closed = True
+        for timer in self._timers:
+            timer.cancel()
+        for request in list(self.requests):
+            unanswered = request.unanswered()
+            request.abandon([self._slots[extent] for extent in unanswered] if request.direct else ())
+        self.requests.clear()

@@ -1,0 +1,73 @@
+"""One CREATE on its way to the head of its chunks' chains, and what its replies say.
+
+Owns the extents that the head has not answered yet; what follows from a status is for the batch (`creates.py`).
+"""
+
+from typing import Protocol
+
+from esker.client.batch import BatchRequest, Row
+from esker.client.request import status_of
+from esker.client.workers import WorkerState
+from esker.wire.codec import decode_body
+from esker.wire.errors import EskerError, ProtocolError, RequestFailed
+from esker.wire.messages import CREATE_RESULT, CreateReply
+from esker.wire.status import Status
+
+
+class CreateSink(Protocol):
+    """The batch, as its requests see it."""
+
+    def answered(self, extent: int, row: Row, state: WorkerState) -> None:
+        """The head says this of the chunk."""
+
+    def failed(self, extent: int, status: int) -> None:
+        """The head did not say anything of the chunk; the request ended like this."""
+
+    def ended(self, request: "CreateRequest") -> None:
+        """The request has ended; all its extents were answered or failed."""
+
+
+class CreateRequest(BatchRequest):
+    """A CREATE of `extents` (numbers in the batch) with `size_bytes` of data. A row is a row of CREATE_RESULT."""
+
+    __slots__ = ("_sink", "extents", "size_bytes", "waiting")
+
+    def __init__(
+        self, sink: CreateSink, state: WorkerState, extents: list[int], size_bytes: int, *, direct: bool
+    ) -> None:
+        super().__init__(state, direct=direct)
+        self._sink = sink
+        self.extents = extents
+        self.size_bytes = size_bytes
+        self.waiting = bytearray(b"\x01") * len(extents)
+        state.creating(size_bytes)
+
+    def on_reply(self, body: bytes | bytearray, payload_bytes: int) -> None:
+        """See `ReplyHandler`."""
+        if self.abandoned:
+            return
+        self.moved = True
+        try:
+            for row in CREATE_RESULT.iter_unpack(decode_body(CreateReply, body).results):
+                number = row[0]
+                if not self.waiting[number]:
+                    raise ValueError(f"extent {number} was answered before")
+                self.waiting[number] = 0
+                self._sink.answered(self.extents[number], row, self.state)
+        except (RequestFailed, IndexError, ValueError) as error:
+            raise ProtocolError(f"a reply to CREATE that does not fit it: {error}") from error
+
+    def unanswered(self) -> list[int]:
+        """See `BatchRequest`."""
+        left = [extent for extent, open_ in zip(self.extents, self.waiting, strict=True) if open_]
+        self.waiting = bytearray(len(self.waiting))
+        self.state.creating(-self.size_bytes)
+        self.size_bytes = 0
+        return left
+
+    def finish(self, error: EskerError | None) -> None:
+        """See `WorkerRequest`."""
+        status = Status.TIMEOUT if self.cancelled else status_of(error)
+        for extent in self.unanswered():
+            self._sink.failed(extent, status)
+        self._sink.ended(self)

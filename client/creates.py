@@ -1,0 +1,173 @@
+"""Creates of many chunks at once: one batch, one deadline, one answer per chunk.
+
+Each chunk goes to the head of its chain, which answers when every serving replica has it. Creating is idempotent, so
+a chunk that a busy head refused, or whose chain has another version by now, is sent again within the deadline. What
+got no answer in time has an unknown outcome: TIMEOUT, never a failure. Where no head is up, or it says that a later
+replica is not, the answer is UNAVAILABLE at once.
+"""
+
+from collections.abc import Sequence
+
+from esker.client.batch import Batch, Row
+from esker.client.buffers import BufferPool, Slot
+from esker.client.chains import ChainRoutes
+from esker.client.create_request import CreateRequest
+from esker.client.late import may_go_direct
+from esker.client.workers import Workers, WorkerState
+from esker.wire.checksum import checksums
+from esker.wire.ids import NO_PUT_ID
+from esker.wire.limits import ALIGN_BYTES, REQUEST_PAYLOAD_BYTES_AIM
+from esker.wire.messages import CREATE_EXTENT, Create, Method
+from esker.wire.status import Status
+
+REQUEST_EXTENTS_AIM = 512
+VERSION_BY_HEAD = 0
+
+
+class CreateBatch(Batch[CreateRequest]):
+    """Creates chunk (`objects[i]`, `indexes[i]`), on chain number `chains[i]` of the table, from `views[i]`.
+
+    `slots[i]` is the slot of which `views[i]` is the part at `offsets[i]` of the arena; None for other memory.
+    `blocks[i]` is (block bytes, chunk count, put id), `keys[i]` the block's key. The data must not change before the
+    end. Rows are rows of CREATE_RESULT; besides the head's statuses there are UNAVAILABLE and TIMEOUT (unknown).
+    """
+
+    def __init__(
+        self,
+        workers: Workers,
+        routes: ChainRoutes,
+        space: int,
+        slot_bytes: int,
+        *,
+        objects: Sequence[bytes],
+        indexes: Sequence[int],
+        chains: Sequence[int],
+        views: Sequence[memoryview],
+        slots: Sequence[Slot | None],
+        offsets: Sequence[int],
+        blocks: Sequence[tuple[int, int, bytes]],
+        keys: Sequence[bytes],
+    ) -> None:
+        super().__init__(len(objects), slots)
+        self._workers = workers
+        self._routes = routes
+        self._space = space
+        self._slot_bytes = slot_bytes
+        self._objects = objects
+        self._indexes = indexes
+        self._chains = chains
+        self._views = views
+        self._offsets = offsets
+        self._blocks = blocks
+        self._keys = keys
+
+    def begin(self, timeout_s: float) -> None:
+        """See `Batch`."""
+        self.dispatch(range(len(self.rows)))
+
+    def dispatch(self, extents: Sequence[int]) -> None:
+        """Groups the chunks by head and memory, and sends what the heads have room for."""
+        heads, slots = self._routes.now().heads, self._slots
+        groups: dict[tuple[WorkerState, BufferPool | None], list[int]] = {}
+        for extent in extents:
+            head = heads[self._chains[extent]]
+            if head is None:
+                self.settle(extent, failure_row(Status.UNAVAILABLE))
+                continue
+            slot = slots[extent]
+            groups.setdefault((head, None if slot is None else slot.pool), []).append(extent)
+        for (head, pool), group in groups.items():
+            start = size = 0
+            for end, extent in enumerate(group, 1):
+                size += len(self._views[extent])
+                full = size >= REQUEST_PAYLOAD_BYTES_AIM or end - start >= REQUEST_EXTENTS_AIM
+                if full or end == len(group):
+                    self._send_when_room(head, pool, group[start:end], size)
+                    start, size = end, 0
+
+    def _send_when_room(self, head: WorkerState, pool: BufferPool | None, extents: list[int], size: int) -> None:
+        if head.may_create() and not head.create_queue:
+            self._send(head, pool, extents, size)
+        else:
+            head.create_queue.append(lambda: self._send(head, pool, extents, size))
+
+    def _send(self, head: WorkerState, pool: BufferPool | None, extents: list[int], size: int) -> None:
+        if self.closed:
+            return
+        channel = head.channel
+        if channel is None:
+            for extent in extents:
+                self.failed(extent, Status.UNAVAILABLE)
+            return
+        memory_id = 0
+        if pool is not None and may_go_direct(pool):
+            memory_id = channel.memory_ids.get(pool, 0)
+        routes = self._routes.now()
+        objects, indexes, chains, views, keys = self._objects, self._indexes, self._chains, self._views, self._keys
+        rows = []
+        for extent in extents:
+            chain = routes.chains[chains[extent]]
+            block_bytes, chunk_count, put_id = self._blocks[extent]
+            rows.append(
+                CREATE_EXTENT.pack(
+                    objects[extent],
+                    indexes[extent],
+                    chain.chain_id,
+                    chain.version,
+                    len(views[extent]),
+                    self._offsets[extent] // ALIGN_BYTES,
+                    VERSION_BY_HEAD,
+                    block_bytes,
+                    chunk_count,
+                    put_id,
+                    len(keys[extent]),
+                )
+            )
+        body = Create(
+            self._space,
+            self._slot_bytes,
+            b"".join(rows),
+            b"".join([checksums(views[extent]) for extent in extents]),
+            b"".join([keys[extent] for extent in extents]),
+            memory_id,
+            self.budget_ms(),
+        )
+        request = CreateRequest(self, head, extents, size, direct=memory_id != 0)
+        self.requests.add(request)
+        request.send(Method.CREATE, body, () if memory_id else [views[extent] for extent in extents])
+
+    def answered(self, extent: int, row: Row, state: WorkerState) -> None:
+        """See `CreateSink`."""
+        status = row[1]
+        if status == Status.OK:
+            state.written_bytes += len(self._views[extent])
+            self.settle(extent, row)
+        else:
+            self._settle_or_repeat(extent, row)
+
+    def failed(self, extent: int, status: int) -> None:
+        """See `CreateSink`."""
+        if not self.closed:
+            self._settle_or_repeat(extent, failure_row(status))
+
+    def ended(self, request: CreateRequest) -> None:
+        """See `CreateSink`."""
+        self.requests.discard(request)
+
+    def _settle_or_repeat(self, extent: int, row: Row) -> None:
+        if row[1] == Status.BUSY:
+            self.again_after_pause(extent)
+        elif row[1] == Status.CHAIN_VERSION:
+            self._workers.lost()
+            self.again_after_pause(extent)
+        else:
+            self.settle(extent, row)
+
+    def timeout_row(self) -> Row:
+        """See `Batch`."""
+        return failure_row(Status.TIMEOUT)
+
+
+def failure_row(status: int) -> Row:
+    """The row of CREATE_RESULT of a chunk that was not answered."""
+    return (0, int(status), 0, 0, NO_PUT_ID)

@@ -1,0 +1,185 @@
+"""Reads of many chunks at once: one batch, one deadline, one answer per chunk.
+
+Owns which replica is asked for which chunk. Each chunk goes to the serving replica with the fewest bytes outstanding;
+where that one fails (not: where it says that the chunk is absent) another is asked. A replica that does not move for
+`ATTEMPT_S` is told to stop and given up for these chunks. Nothing counts as read before its checksums matched.
+
+A buffer that a worker writes by itself is asked of one worker at a time: only when that has let go is another asked.
+"""
+
+from collections.abc import Sequence
+
+from esker.client.batch import Batch, Row
+from esker.client.buffers import BufferPool, Slot
+from esker.client.chains import ChainRoutes
+from esker.client.late import may_go_direct
+from esker.client.read_request import ReadRequest
+from esker.client.workers import WorkerState
+from esker.wire.ids import NO_PUT_ID
+from esker.wire.messages import READ_EXTENT, Method, Read
+from esker.wire.status import Status
+
+REQUEST_BYTES_AIM = 4 << 20
+REQUEST_EXTENTS_AIM = 128
+"""A worker's share is cut into requests of about this size, so that it starts before all of them are packed."""
+ATTEMPT_S = 1.0
+
+Tried = dict[WorkerState, int]
+"""Who was asked for a chunk in vain, with the status that came."""
+
+
+class ReadBatch(Batch[ReadRequest]):
+    """Reads chunk (`objects[i]`, `indexes[i]`), on chain number `chains[i]` of the table, into `views[i]`.
+
+    `slots[i]` is the slot of which `views[i]` is the part at `offsets[i]` of the arena; None for other memory.
+    `tried[i]` names replicas not to ask. Rows are rows of READ_RESULT; besides a worker's own statuses there are
+    UNAVAILABLE (no replica is up), TIMEOUT and CHECKSUM (at every replica that answered).
+    """
+
+    def __init__(
+        self,
+        routes: ChainRoutes,
+        space: int,
+        *,
+        objects: Sequence[bytes],
+        indexes: Sequence[int],
+        chains: Sequence[int],
+        views: Sequence[memoryview],
+        slots: Sequence[Slot | None],
+        offsets: Sequence[int],
+        tried: dict[int, Tried] | None = None,
+    ) -> None:
+        super().__init__(len(objects), slots)
+        self.views = views
+        self.sources: list[WorkerState | None] = [None] * len(objects)
+        """Who gave the answer."""
+        self.tried: dict[int, Tried] = {} if tried is None else tried
+        self._routes = routes
+        self._space = space
+        self._objects = objects
+        self._indexes = indexes
+        self._chains = chains
+        self._offsets = offsets
+        self._attempt_s = ATTEMPT_S
+
+    def begin(self, timeout_s: float) -> None:
+        """See `Batch`."""
+        self._attempt_s = min(ATTEMPT_S, timeout_s / 3)
+        self.later(self._attempt_s, self._attempt_over)
+        self.dispatch(range(len(self.rows)))
+
+    def dispatch(self, extents: Sequence[int]) -> None:
+        """Chooses a replica for each chunk and sends the requests."""
+        readers = self._routes.now().readers
+        chains, views, slots, tried = self._chains, self.views, self._slots, self.tried
+        groups: dict[tuple[WorkerState, BufferPool | None], list[int]] = {}
+        for extent in extents:
+            candidates = readers[chains[extent]]
+            if extent in tried:
+                candidates = tuple(state for state in candidates if state not in tried[extent])
+            if not candidates:
+                self._out_of_replicas(extent)
+                continue
+            best = candidates[0]
+            for state in candidates[1:]:
+                if state.load_bytes < best.load_bytes:
+                    best = state
+            best.load_bytes += len(views[extent])
+            slot = slots[extent]
+            key = (best, None if slot is None else slot.pool)
+            group = groups.get(key)
+            if group is None:
+                groups[key] = [extent]
+            else:
+                group.append(extent)
+        for (state, pool), group in groups.items():
+            self._send_group(state, pool, group)
+
+    def _send_group(self, state: WorkerState, pool: BufferPool | None, group: list[int]) -> None:
+        channel = state.channel
+        memory_id = 0
+        if channel is not None and pool is not None and may_go_direct(pool):
+            memory_id = channel.memory_ids.get(pool, 0)
+        views = self.views
+        start = size = 0
+        for end, extent in enumerate(group, 1):
+            size += len(views[extent])
+            if size >= REQUEST_BYTES_AIM or end - start >= REQUEST_EXTENTS_AIM or end == len(group):
+                self._send(state, group[start:end], memory_id)
+                start, size = end, 0
+
+    def _send(self, state: WorkerState, extents: list[int], memory_id: int) -> None:
+        if state.channel is None:  # lost while an earlier request of this dispatch was being sent
+            for extent in extents:
+                state.load_bytes -= len(self.views[extent])
+                self.failed(extent, state, Status.UNAVAILABLE)
+            return
+        objects, indexes, chains, views, offsets = self._objects, self._indexes, self._chains, self.views, self._offsets
+        chain_ids = self._routes.now().chain_ids
+        pack = READ_EXTENT.pack
+        packed = b"".join(
+            [
+                pack(objects[extent], indexes[extent], chain_ids[chains[extent]], len(views[extent]), offsets[extent])
+                for extent in extents
+            ]
+        )
+        request = ReadRequest(self, state, extents, direct=memory_id != 0)
+        self.requests.add(request)
+        request.send(Method.READ, Read(self._space, packed, memory_id, self.budget_ms()))
+
+    # Answers
+
+    def settled(self, extent: int, row: Row, state: WorkerState) -> None:
+        """See `ReadSink`."""
+        self.sources[extent] = state
+        self.settle(extent, row)
+
+    def failed(self, extent: int, state: WorkerState, status: int) -> None:
+        """See `ReadSink`."""
+        if not self.closed:
+            # Only an attempt that took too long is ever cancelled.
+            self.tried.setdefault(extent, {})[state] = Status.TIMEOUT if status == Status.CANCELLED else status
+            self.again(extent)
+
+    def ended(self, request: ReadRequest) -> None:
+        """See `ReadSink`."""
+        self.requests.discard(request)
+
+    def _out_of_replicas(self, extent: int) -> None:
+        """Everybody who could be asked was; busy ones are asked again after a pause, else this is the answer."""
+        tried = self.tried.get(extent, {})
+        busy = [state for state, status in tried.items() if status == Status.BUSY]
+        if busy:
+            for state in busy:
+                del tried[state]
+            self.again_after_pause(extent)
+            return
+        failures = [status for status in tried.values() if status != Status.NOT_FOUND]
+        status = failures[-1] if failures else Status.NOT_FOUND if tried else Status.UNAVAILABLE
+        self.settle(extent, failure_row(status))
+
+    def timeout_row(self) -> Row:
+        """See `Batch`."""
+        return failure_row(Status.TIMEOUT)
+
+    def _attempt_over(self) -> None:
+        """Gives up on requests that did not move: at once through a socket, else when the worker has let go."""
+        for request in list(self.requests):
+            if request.moved:
+                request.moved = False
+                continue
+            request.state.mark_suspect()
+            if request.direct:
+                request.cancel()
+                continue
+            extents = request.unanswered()
+            request.abandon(())
+            self.requests.discard(request)
+            for extent in extents:
+                self.failed(extent, request.state, Status.TIMEOUT)
+        self.later(self._attempt_s, self._attempt_over)
+
+
+def failure_row(status: int) -> Row:
+    """The row of READ_RESULT of a chunk that was not read."""
+    return (0, int(status), 0, 0, 0, 0, NO_PUT_ID)

@@ -1,0 +1,64 @@
+"""The client's copy of the cluster map, refreshed when somebody finds it old.
+
+Owns when to ask: one question at a time, at most one each `REFRESH_INTERVAL_S`, however many notice at once. What
+follows from a new map is for `on_change`.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from esker.runtime.logging import get_logger
+from esker.wire.errors import EskerError
+from esker.wire.messages import GetRouting, Method, RoutingReply
+from esker.wire.meta_client import MetaClient
+from esker.wire.types import Routing
+
+log = get_logger("client.routing")
+
+REFRESH_INTERVAL_S = 0.1
+REFRESH_TIMEOUT_S = 2.0
+
+
+class RoutingCache:
+    """Holds the newest routing seen. `routing` is only there after `load`."""
+
+    def __init__(self, meta: MetaClient, on_change: Callable[[Routing], None]) -> None:
+        self._meta = meta
+        self._on_change = on_change
+        self._refreshing: asyncio.Task[None] | None = None
+        self._asked_at = float("-inf")
+        self.routing: Routing
+
+    async def load(self, timeout_s: float) -> Routing:
+        """The first routing. Raises what `MetaClient.call` raises."""
+        reply = await self._meta.call(Method.ROUTING, GetRouting(0), RoutingReply, timeout_s=timeout_s)
+        assert reply.routing is not None, "version 0 is never the newest"
+        self.routing = reply.routing
+        return reply.routing
+
+    def refresh(self) -> "asyncio.Task[None]":
+        """Asks for a newer map in the background, soon. The task ends when the answer has been taken over."""
+        if self._refreshing is None or self._refreshing.done():
+            self._refreshing = asyncio.get_running_loop().create_task(self._refresh())
+        return self._refreshing
+
+    async def _refresh(self) -> None:
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(max(0.0, self._asked_at + REFRESH_INTERVAL_S - loop.time()))
+        self._asked_at = loop.time()
+        try:
+            reply = await self._meta.call(
+                Method.ROUTING, GetRouting(self.routing.version), RoutingReply, timeout_s=REFRESH_TIMEOUT_S
+            )
+        except EskerError as error:
+            log.debug("the cluster map could not be refreshed", reason=str(error))
+            return
+        if reply.routing is not None and reply.routing.version > self.routing.version:
+            self.routing = reply.routing
+            self._on_change(reply.routing)
+
+    async def aclose(self) -> None:
+        """Ends a refresh under way."""
+        if self._refreshing is not None:
+            self._refreshing.cancel()
+            await asyncio.gather(self._refreshing, return_exceptions=True)

@@ -1,0 +1,216 @@
+"""All drive workers as this client sees them: who is up, how loaded, which chain leads where.
+
+Owns a circuit breaker per worker: once a connection failed the worker counts as down, and calls that need it fail at
+once, until a connection succeeds again; that is tried in the background, with back-off, and after each new cluster
+map. `epoch` changes whenever an answer of this module may have changed.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from esker.client.buffers import BufferPool
+from esker.client.channel import Channel, Transport, open_channel
+from esker.runtime.logging import get_logger
+from esker.wire.errors import DeadlineExceeded, EskerError, UserError
+from esker.wire.messages import Empty, Method, StatsReply
+from esker.wire.types import Routing, Worker
+
+log = get_logger("client.workers")
+
+PROBE_MIN_S = 0.1
+PROBE_MAX_S = 1.0
+CREATING_BYTES_MAX = 32 << 20
+"""Creates of more bytes than this are not sent to one worker at once."""
+
+
+class WorkerState:
+    """One worker. `channel` is there while it is up."""
+
+    def __init__(self, owner: "Workers", worker: Worker) -> None:
+        self._owner = owner
+        self.worker = worker
+        self.drive_id = worker.drive_id
+        self.channel: Channel | None = None
+        self.suspect = False
+        """It let a request's attempt time out and has not answered anything since: others are preferred."""
+        self.load_bytes = 0
+        """Bytes asked of it that have not come."""
+        self.creating_bytes = 0
+        """Bytes of creates under way."""
+        self.create_queue: deque[Callable[[], None]] = deque()
+        """Who wants to send creates once there is room."""
+        self.read_bytes = 0
+        self.written_bytes = 0
+        self.tried = asyncio.Event()
+        """The first attempt to connect has ended."""
+        self.refusal: UserError | None = None
+        self._wake = asyncio.Event()
+        self._probe: asyncio.Task[None] | None = None
+        self._task = asyncio.get_running_loop().create_task(self._keep_connected())
+
+    def apply(self, worker: Worker) -> None:
+        """The cluster map has this to say of it now."""
+        moved = worker != self.worker
+        self.worker = worker
+        if moved:
+            self._wake.set()
+
+    def creating(self, change_bytes: int) -> None:
+        """Creates of so many bytes more (or less) are under way; who waited for room is called."""
+        self.creating_bytes += change_bytes
+        while self.create_queue and self.may_create():
+            self.create_queue.popleft()()
+
+    def may_create(self) -> bool:
+        """Whether another create may be sent now."""
+        return self.creating_bytes < CREATING_BYTES_MAX
+
+    def mark_suspect(self) -> None:
+        """An attempt timed out."""
+        if not self.suspect:
+            self.suspect = True
+            self._owner.changed()
+            self._probe = asyncio.get_running_loop().create_task(self._ask())
+
+    async def _ask(self) -> None:
+        """Asks a suspect for a sign of life until it gives one or its connection ends."""
+        while self.suspect and self.channel is not None:
+            try:
+                await self.channel.fast.call(Method.STATS, Empty(), StatsReply, timeout_s=PROBE_MAX_S)
+            except DeadlineExceeded:
+                continue
+            except EskerError as error:
+                log.debug("a suspect worker gave no sign of life", drive=self.drive_id, reason=str(error))
+                await asyncio.sleep(PROBE_MAX_S)
+                continue
+            self.heard()
+
+    def heard(self) -> None:
+        """It answered something."""
+        if self.suspect:
+            self.suspect = False
+            self._owner.changed()
+
+    async def _keep_connected(self) -> None:
+        delay_s = PROBE_MIN_S
+        while True:
+            self._wake.clear()
+            target = self.worker
+            try:
+                channel = await self._owner.open(target)
+            except (EskerError, OSError) as error:
+                self._failed(error)
+                try:
+                    async with asyncio.timeout(delay_s):
+                        await self._wake.wait()
+                    delay_s = PROBE_MIN_S
+                except TimeoutError:
+                    delay_s = min(2 * delay_s, PROBE_MAX_S)
+                continue
+            delay_s = PROBE_MIN_S
+            channel.bulk.on_closed = channel.fast.on_closed = self._lost
+            self.channel = channel
+            self.suspect = False
+            self.tried.set()
+            self._owner.changed()
+            if channel.bulk.closed or channel.fast.closed:
+                self._lost()
+            # Woken by the loss of a connection, or by a map that names another life of the worker.
+            lives = (target.incarnation, channel.bulk.peer.incarnation)
+            while self.channel is channel and self.worker.incarnation in lives:
+                await self._wake.wait()
+                self._wake.clear()
+            self._lost()
+            await channel.aclose()
+
+    def _failed(self, error: Exception) -> None:
+        if not self.tried.is_set():
+            log.warning("a worker cannot be reached", drive=self.drive_id, reason=str(error))
+        if isinstance(error, UserError):
+            self.refusal = error
+        self.tried.set()
+        self._owner.lost()
+
+    def _lost(self) -> None:
+        """A connection ended: calls fail at once from here on."""
+        if self.channel is not None:
+            log.info("the connection to a worker ended", drive=self.drive_id)
+            self.channel = None
+            self._owner.changed()
+            self._owner.lost()
+        self._wake.set()
+
+    async def aclose(self) -> None:
+        """Ends the connections and the attempts to make new ones."""
+        tasks = [task for task in (self._task, self._probe) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        channel, self.channel = self.channel, None
+        if channel is not None:
+            await channel.aclose()
+
+
+class Workers:
+    """The workers of one cluster. `on_lost` asks for a newer map: it is called whenever one is not reachable."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        pools: Sequence[BufferPool],
+        on_lost: Callable[[], "asyncio.Task[None]"],
+        incarnation: str,
+    ) -> None:
+        self._transport = transport
+        self._pools = list(pools)
+        self.lost = on_lost
+        self._incarnation = incarnation
+        self.by_drive: dict[str, WorkerState] = {}
+        self.routing: Routing
+        self.epoch = 0
+
+    def changed(self) -> None:
+        """Routes must be looked up again."""
+        self.epoch += 1
+
+    def apply(self, routing: Routing) -> None:
+        """Takes over a cluster map: new workers are connected to, moved ones again, missing ones left alone."""
+        self.routing = routing
+        for worker in routing.workers:
+            state = self.by_drive.get(worker.drive_id)
+            if state is None:
+                self.by_drive[worker.drive_id] = WorkerState(self, worker)
+            else:
+                state.apply(worker)
+        self.changed()
+
+    async def open(self, worker: Worker) -> Channel:
+        """See `open_channel`."""
+        return await open_channel(worker, self.routing.cluster_id, self._transport, self._pools, self._incarnation)
+
+    async def wait_tried(self, timeout_s: float) -> None:
+        """Waits until every worker was tried once, or `timeout_s` passed.
+
+        Raises `UserError` where the transport that was asked for cannot be had.
+        """
+        try:
+            async with asyncio.timeout(timeout_s):
+                for state in self.by_drive.values():
+                    await state.tried.wait()
+        except TimeoutError:
+            log.warning("not every worker was reached in time", timeout_s=timeout_s)
+        for state in self.by_drive.values():
+            if state.refusal is not None:
+                raise state.refusal
+
+    async def add_pool(self, pool: BufferPool) -> None:
+        """Makes `pool` known to the workers of this host, from now on."""
+        self._pools.append(pool)
+        for state in self.by_drive.values():
+            if state.channel is not None and state.channel.local:
+                await state.channel.register(pool)
+
+    async def aclose(self) -> None:
+        """Ends all connections."""
+        await asyncio.gather(*(state.aclose() for state in self.by_drive.values()))
