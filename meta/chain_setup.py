@@ -1,0 +1,67 @@
+"""Makes the cluster's chains once all expected drives have joined.
+
+One transaction writes all chains, the first version of the chain table and its slot table, so a cluster has either no
+chains or a complete set. Drives that join later get none until the cluster is expanded. `layout.py` makes the plan.
+"""
+
+import asyncio
+
+from esker.meta import keys
+from esker.meta.layout import DriveSite, chain_weights, in_turn, min_replicas, plan_chains
+from esker.meta.records import pack
+from esker.meta.routing import bump_version, read_all, read_cluster
+from esker.meta.store.base import Store, Transaction
+from esker.wire.placement import build_slot_table
+from esker.wire.types import Chain, ChainTable, Replica, Worker
+
+TABLE_ID = 1
+SETUP_TIMEOUT_S = 30.0
+
+
+class ChainSetup:
+    """`ensure` is called after every join. Keeps the last plan, as its slot table takes a while to compute."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._planned: tuple[list[DriveSite], int, list[Chain], ChainTable, bytes] | None = None
+
+    async def ensure(self) -> bool:
+        """Make the chains if it is time; whether this call made them. Raises `StoreError`."""
+        return await self._store.run(self._ensure, what="making the chains", timeout_s=SETUP_TIMEOUT_S)
+
+    async def _ensure(self, transaction: Transaction) -> bool:
+        if await transaction.get_range(*keys.tables(), limit=1):
+            return False
+        cluster = await read_cluster(transaction)
+        workers = await read_all(transaction, keys.drives(), Worker)
+        if len(workers) < cluster.drives_expected:
+            return False
+        sites = in_turn([DriveSite(worker.drive_id, worker.node_id, worker.capacity_bytes) for worker in workers])
+        chains, table, slots = await self._plan(sites, cluster.replicas)
+        for chain in chains:
+            transaction.set(keys.chain(chain.chain_id), pack(chain))
+        transaction.set(keys.table(table.table_id, table.version), pack(table))
+        half_bytes = len(slots) // keys.PLACEMENT_PARTS
+        for part in range(keys.PLACEMENT_PARTS):
+            key = keys.placement(table.table_id, table.version, part)
+            transaction.set(key, slots[part * half_bytes : (part + 1) * half_bytes])
+        bump_version(transaction)
+        return True
+
+    async def _plan(self, sites: list[DriveSite], replicas: int) -> tuple[list[Chain], ChainTable, bytes]:
+        if self._planned is None or self._planned[:2] != (sites, replicas):
+            # Hundreds of chains take about a second: too long for the loop.
+            chains, table, slots = await asyncio.to_thread(_make, sites, replicas)
+            self._planned = (sites, replicas, chains, table, slots)
+        return self._planned[2:]
+
+
+def _make(sites: list[DriveSite], replicas: int) -> tuple[list[Chain], ChainTable, bytes]:
+    members = plan_chains(sites, replicas)
+    floor = min_replicas(replicas)
+    chains = [
+        Chain(number, 1, tuple(Replica(drive_id) for drive_id in chain), floor)
+        for number, chain in enumerate(members, start=1)
+    ]
+    table = ChainTable(TABLE_ID, 1, tuple(chain.chain_id for chain in chains), tuple(chain_weights(sites, members)))
+    return chains, table, build_slot_table(table.chain_ids, table.weights)

@@ -1,0 +1,85 @@
+"""What the workers last said of themselves. In memory only: after a start nothing is known until they speak again.
+
+Time is an argument, from a clock that never jumps. Knows nothing of stores or sockets.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from esker.wire.errors import RequestFailed
+from esker.wire.messages import Heartbeat, WorkerStatus
+from esker.wire.status import Status
+from esker.wire.types import Routing, Worker
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A worker's last heartbeat, and when it came."""
+
+    at_s: float
+    heartbeat: Heartbeat
+
+
+class Heartbeats:
+    """Last heartbeat per drive, of the incarnation that the cluster map has."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, Seen] = {}
+
+    def note(self, heartbeat: Heartbeat, routing: Routing, now_s: float) -> None:
+        """Keep `heartbeat`. Raises `RequestFailed`: NOT_FOUND where the drive never joined, FORBIDDEN where another
+        incarnation serves it now.
+        """
+        worker = next((worker for worker in routing.workers if worker.drive_id == heartbeat.drive_id), None)
+        if worker is None:
+            raise RequestFailed(Status.NOT_FOUND, f"drive {heartbeat.drive_id} has not joined this cluster; join first")
+        if worker.incarnation != heartbeat.incarnation:
+            raise RequestFailed(
+                Status.FORBIDDEN,
+                f"drive {heartbeat.drive_id} is served by another worker now, at {worker.host}:{worker.port}; stop",
+            )
+        self._seen[heartbeat.drive_id] = Seen(now_s, heartbeat)
+
+    def statuses(self, routing: Routing, now_s: float) -> tuple[WorkerStatus, ...]:
+        """Every worker of the cluster map with what is known of it."""
+        chains: dict[str, int] = {}
+        for chain in routing.chains:
+            for replica in chain.replicas:
+                chains[replica.drive_id] = chains.get(replica.drive_id, 0) + 1
+        return tuple(self._status(worker, chains.get(worker.drive_id, 0), now_s) for worker in routing.workers)
+
+    def _status(self, worker: Worker, chains: int, now_s: float) -> WorkerStatus:
+        seen = self._seen.get(worker.drive_id)
+        if seen is None or seen.heartbeat.incarnation != worker.incarnation:
+            return WorkerStatus(worker, -1.0, 0, chains)
+        return WorkerStatus(worker, max(0.0, now_s - seen.at_s), seen.heartbeat.used_bytes, chains)
+
+
+def cluster_note(routing: Routing) -> str:
+    """What an operator should know of the cluster map; empty if nothing."""
+    return "; ".join(_notes(routing))
+
+
+def _notes(routing: Routing) -> Iterable[str]:
+    if not routing.chains:
+        yield missing_drives(routing)
+        return
+    nodes = {worker.drive_id: worker.node_id for worker in routing.workers}
+    shared = sum(
+        len({nodes.get(replica.drive_id, replica.drive_id) for replica in chain.replicas}) < len(chain.replicas)
+        for chain in routing.chains
+    )
+    if shared:
+        yield (
+            f"{shared} of {len(routing.chains)} chains have replicas that share a node, as there are only "
+            f"{len(set(nodes.values()))} nodes: the loss of a node may make their blocks unreadable"
+        )
+    held = {replica.drive_id for chain in routing.chains for replica in chain.replicas}
+    idle = [worker.drive_id for worker in routing.workers if worker.drive_id not in held]
+    if idle:
+        yield f"{len(idle)} drives joined after the chains were made and hold none: {', '.join(idle)}"
+
+
+def missing_drives(routing: Routing) -> str:
+    """Why there are no chains yet."""
+    return f"{len(routing.workers)} of {routing.drives_expected} drives have joined"

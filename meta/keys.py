@@ -1,0 +1,129 @@
+"""Every key of the metadata store, in one table. Integers are big-endian, so that byte order is number order.
+
+    key                                          value
+    01                                           cluster record                 (records.ClusterRecord)
+    02                                           routing version                u64 little-endian
+    03 drive id                                  worker of that drive           (types.Worker)
+    04 chain id u32                              chain                          (types.Chain)
+    05 table id u32, version u32                 chain table                    (types.ChainTable)
+    06 table id u32, version u32, part u8        half of its slot table         65,536 bytes as they are
+    10 namespace id u32                          namespace                      (types.Namespace)
+    11 name                                      namespace id                   u32 little-endian
+    12                                           last namespace id              u32 little-endian
+    20 namespace id u32, object 16 bytes         block of the catalog           (records.StoredBlock)
+    21 namespace id u32, figure u8, shard u8     catalog counter (1 blocks, 2 bytes)   i64 little-endian, by atomic adds
+
+Numbers in the key column are the first byte, in hexadecimal. Structs are encoded by `records.pack`. The slot table has
+128 KiB and a value at most 100 kB: hence two halves. Free for later tables: 07-0f membership, 13-1f tenants and
+tokens, 30-3f files. Nothing else in `meta/` may build a key.
+"""
+
+import struct
+
+CLUSTER = b"\x01"
+ROUTING_VERSION = b"\x02"
+_DRIVE = b"\x03"
+_CHAIN = b"\x04"
+_TABLE = b"\x05"
+_PLACEMENT = b"\x06"
+_NAMESPACE = b"\x10"
+_NAMESPACE_NAME = b"\x11"
+NAMESPACE_LAST = b"\x12"
+_BLOCK = b"\x20"
+_COUNTER = b"\x21"
+
+BLOCKS = 1
+BYTES = 2
+COUNTER_SHARDS = 16
+PLACEMENT_PARTS = 2
+
+KeyRange = tuple[bytes, bytes]
+_U32 = struct.Struct(">I")
+_U32_U32 = struct.Struct(">II")
+
+
+def drive(drive_id: str) -> bytes:
+    """Worker that serves the drive."""
+    return _DRIVE + drive_id.encode()
+
+
+def drives() -> KeyRange:
+    """All drives."""
+    return _whole(_DRIVE)
+
+
+def chain(chain_id: int) -> bytes:
+    """One chain."""
+    return _CHAIN + _U32.pack(chain_id)
+
+
+def chains() -> KeyRange:
+    """All chains, by id."""
+    return _whole(_CHAIN)
+
+
+def table(table_id: int, version: int) -> bytes:
+    """One version of a chain table."""
+    return _TABLE + _U32_U32.pack(table_id, version)
+
+
+def tables() -> KeyRange:
+    """All versions of all chain tables, oldest first."""
+    return _whole(_TABLE)
+
+
+def placement(table_id: int, version: int, part: int) -> bytes:
+    """Part 0 or 1 of the slot table of a chain-table version."""
+    assert 0 <= part < PLACEMENT_PARTS
+    return _PLACEMENT + _U32_U32.pack(table_id, version) + bytes([part])
+
+
+def namespace(namespace_id: int) -> bytes:
+    """A namespace by its id."""
+    return _NAMESPACE + _U32.pack(namespace_id)
+
+
+def namespaces() -> KeyRange:
+    """All namespaces, by id."""
+    return _whole(_NAMESPACE)
+
+
+def namespace_name(name: str) -> bytes:
+    """The id of the namespace of that name."""
+    return _NAMESPACE_NAME + name.encode()
+
+
+def block(namespace_id: int, object_id: bytes) -> bytes:
+    """A block in the catalog."""
+    return _BLOCK + _U32.pack(namespace_id) + object_id
+
+
+def blocks(namespace_id: int, after: bytes = b"") -> KeyRange:
+    """A namespace's blocks in object order; those after the object `after`, if given."""
+    prefix = _BLOCK + _U32.pack(namespace_id)
+    begin = prefix + after + b"\x00" if after else prefix
+    return begin, _BLOCK + _U32.pack(namespace_id + 1) if namespace_id < 0xFFFFFFFF else b"\x21"
+
+
+def counter(namespace_id: int, figure: int, shard: int) -> bytes:
+    """One shard of a catalog counter."""
+    return _COUNTER + _U32.pack(namespace_id) + bytes([figure, shard])
+
+
+def counters() -> KeyRange:
+    """All catalog counters."""
+    return _whole(_COUNTER)
+
+
+def split_counter(key: bytes) -> tuple[int, int]:
+    """(namespace id, figure) of a counter's key."""
+    return _U32.unpack_from(key, 1)[0], key[5]
+
+
+def block_object(key: bytes) -> bytes:
+    """Object id of a catalog key."""
+    return key[5:]
+
+
+def _whole(prefix: bytes) -> KeyRange:
+    return prefix, bytes([prefix[0] + 1])

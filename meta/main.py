@@ -1,0 +1,103 @@
+"""The metadata server's process: configuration, start in an order that fails early, stop in the reverse order."""
+
+import asyncio
+import ipaddress
+import socket
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from esker.meta.cluster import check_sizes, found_cluster
+from esker.meta.records import ClusterRecord
+from esker.meta.server import MetaService, answers
+from esker.meta.store.embedded import open_embedded
+from esker.runtime.logging import get_logger
+from esker.runtime.process import run
+from esker.wire.errors import UserError
+from esker.wire.rpc_server import Identity, RpcServer
+
+log = get_logger("meta")
+
+
+class MetaConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything a metadata server is told at its start."""
+
+    directory: str
+    """Of its store; made if absent."""
+    drives_expected: int
+    """How many drives must have joined before the chains are made."""
+    replicas: int
+    host: str = "127.0.0.1"
+    port: int = 0
+    """0: any free one."""
+    cluster_id: str = ""
+    """Empty: what the store has, a new one at the first start."""
+    insecure: bool = False
+    """Listen on an address that other machines reach, without authentication."""
+
+
+class ServerAddress(msgspec.Struct, frozen=True):
+    """Where a started metadata server listens, and what it serves."""
+
+    host: str
+    port: int
+    cluster_id: str
+
+
+async def serve(config: MetaConfig, ready: Callable[[ServerAddress], None], stop: asyncio.Event) -> None:
+    """Serve until `stop` is set. `ready` is called once requests are answered.
+
+    Raises `UserError` for every mistake of the user: sizes, address, port in use, directory.
+    """
+    check_sizes(config.drives_expected, config.replicas)
+    await _check_host(config)
+    store = await open_embedded(Path(config.directory))
+    try:
+        fresh = ClusterRecord(
+            cluster_id=config.cluster_id or uuid.uuid4().hex,
+            drives_expected=config.drives_expected,
+            replicas=config.replicas,
+            created_ms=time.time_ns() // 1_000_000,
+        )
+        cluster = await found_cluster(store, fresh, any_id=not config.cluster_id)
+        service = MetaService(store, probe=answers, store_statistics=store.statistics)
+        server = RpcServer(service.handlers(), Identity(cluster.cluster_id, "", uuid.uuid4().hex))
+        try:
+            port = await server.listen_tcp(config.host, config.port)
+            log.info("serving metadata", address=f"{config.host}:{port}", cluster=cluster.cluster_id)
+            ready(ServerAddress(config.host, port, cluster.cluster_id))
+            await stop.wait()
+        finally:
+            await server.aclose()
+    finally:
+        await store.aclose()
+    log.info("stopped")
+
+
+async def _check_host(config: MetaConfig) -> None:
+    """Raises `UserError` for an address that others can reach, unless that was asked for."""
+    if not 0 <= config.port <= 65535:
+        raise UserError(f"port is {config.port}; allowed: 0 (any free one) to 65535")
+    try:
+        infos = await asyncio.get_running_loop().getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM)
+    except (socket.gaierror, UnicodeError) as error:
+        raise UserError(f"cannot listen on {config.host!r}: {error}; give an address of this machine") from error
+    outside = [info[4][0] for info in infos if not ipaddress.ip_address(info[4][0]).is_loopback]
+    if outside and not config.insecure:
+        raise UserError(
+            f"{config.host} can be reached from other machines, and there is no authentication yet; "
+            "listen on 127.0.0.1, or give --insecure if every machine of this network is trusted"
+        )
+
+
+def run_meta(config: MetaConfig, ready: Callable[[ServerAddress], None], *, watch_stdin: bool = False) -> int:
+    """The whole process: serves until a signal (or, with `watch_stdin`, the end of stdin). Returns the exit code."""
+
+    async def main(stop: asyncio.Event) -> int:
+        await serve(config, ready, stop)
+        return 0
+
+    return run(main, watch_stdin=watch_stdin)

@@ -1,0 +1,102 @@
+"""KV namespaces: opened by name with a geometry, made on first use, refused to a client whose geometry differs."""
+
+import re
+from collections.abc import Callable
+
+from esker.meta import keys
+from esker.meta.heartbeats import missing_drives
+from esker.meta.records import pack, unpack
+from esker.meta.routing import read_all, read_placement, read_routing
+from esker.meta.store.base import Store, Transaction
+from esker.wire.errors import RequestFailed
+from esker.wire.messages import NamespaceListReply, NamespaceOpen, NamespaceReply
+from esker.wire.status import Status
+from esker.wire.types import NAME_CHARS_MAX, Geometry, Namespace
+
+SALT_BYTES = 32
+NAMESPACE_ID_MAX = 2**32 - 1
+_NAME = re.compile(r"[A-Za-z0-9._/-]+")
+
+
+def check_name(name: str) -> None:
+    """Raises `RequestFailed` (BAD_REQUEST) for a name that no namespace may have."""
+    if len(name) > NAME_CHARS_MAX or not _NAME.fullmatch(name):
+        shown = name if len(name) <= NAME_CHARS_MAX else name[:NAME_CHARS_MAX] + "..."
+        raise RequestFailed(
+            Status.BAD_REQUEST,
+            f"namespace name {shown!r}; allowed: 1 to {NAME_CHARS_MAX} characters of A-Z a-z 0-9 . _ / -",
+        )
+
+
+def differences(has: Geometry, asked: Geometry) -> str:
+    """The fields in which two resolved geometries differ, both values each; empty if they are the same."""
+    return "; ".join(
+        f"{field}: namespace has {getattr(has, field)!r}, you asked {getattr(asked, field)!r}"
+        for field in has.__struct_fields__
+        if getattr(has, field) != getattr(asked, field)
+    )
+
+
+async def open_namespace(
+    store: Store, request: NamespaceOpen, random_bytes: Callable[[int], bytes]
+) -> tuple[NamespaceReply, bool]:
+    """The namespace of that name with its slot table, and whether it was made just now.
+
+    `random_bytes` gives the salt of a new one. Raises `RequestFailed`: BAD_REQUEST (name or geometry out of range),
+    GEOMETRY (it exists with another), NOT_FOUND (absent and not to be made), NOT_READY (the cluster has no chains yet).
+    """
+    check_name(request.name)
+    try:
+        geometry = request.geometry.resolved()
+    except ValueError as error:
+        raise RequestFailed(Status.BAD_REQUEST, str(error)) from error
+    salt = random_bytes(SALT_BYTES)
+
+    async def body(transaction: Transaction) -> tuple[NamespaceReply, bool]:
+        namespace = await _find(transaction, request.name)
+        made = namespace is None
+        if namespace is None:
+            if not request.create:
+                raise RequestFailed(Status.NOT_FOUND, f"there is no namespace {request.name!r}")
+            namespace = await _create(transaction, request.name, geometry, salt)
+        elif different := differences(namespace.geometry, geometry):
+            raise RequestFailed(Status.GEOMETRY, f"namespace {request.name!r} has another geometry: {different}")
+        slots = await read_placement(transaction, namespace.table_id, namespace.table_version)
+        return NamespaceReply(namespace, slots), made
+
+    return await store.run(body, what=f"opening namespace {request.name}")
+
+
+async def list_namespaces(store: Store) -> NamespaceListReply:
+    """All namespaces, by id."""
+
+    async def body(transaction: Transaction) -> list[Namespace]:
+        return await read_all(transaction, keys.namespaces(), Namespace)
+
+    return NamespaceListReply(tuple(await store.run(body, what="listing namespaces")))
+
+
+async def _find(transaction: Transaction, name: str) -> Namespace | None:
+    stored_id = await transaction.get(keys.namespace_name(name))
+    if stored_id is None:
+        return None
+    key = keys.namespace(int.from_bytes(stored_id, "little"))
+    stored = await transaction.get(key)
+    assert stored is not None, "a name and its namespace are written together"
+    return unpack(Namespace, key, stored)
+
+
+async def _create(transaction: Transaction, name: str, geometry: Geometry, salt: bytes) -> Namespace:
+    routing = await read_routing(transaction)
+    if not routing.tables:
+        raise RequestFailed(Status.NOT_READY, f"the cluster has no chains yet: {missing_drives(routing)}")
+    table = routing.tables[-1]
+    last_id = int.from_bytes(await transaction.get(keys.NAMESPACE_LAST) or b"", "little")
+    if last_id >= NAMESPACE_ID_MAX:
+        raise RequestFailed(Status.NO_SPACE, "all namespace ids have been used")
+    namespace = Namespace(last_id + 1, name, geometry, salt, table.table_id, table.version)
+    stored_id = namespace.namespace_id.to_bytes(4, "little")
+    transaction.set(keys.NAMESPACE_LAST, stored_id)
+    transaction.set(keys.namespace_name(name), stored_id)
+    transaction.set(keys.namespace(namespace.namespace_id), pack(namespace))
+    return namespace

@@ -1,0 +1,59 @@
+"""Values of the metadata store: a format byte, then the struct as MessagePack.
+
+Structs of `wire.types` only ever gain fields at the end, with defaults, so old values stay readable. The format byte
+is for changes beyond that. What does not decode is damage, never guessed at.
+"""
+
+from functools import cache
+from typing import Any, TypeVar
+
+import msgspec
+
+from esker.meta.store.errors import StoreFailed, printable
+
+FORMAT = 1
+_FORMAT_BYTE = bytes([FORMAT])
+S = TypeVar("S", bound=msgspec.Struct)
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class ClusterRecord(msgspec.Struct, frozen=True):
+    """What a cluster is from its first start on."""
+
+    cluster_id: str
+    drives_expected: int
+    replicas: int
+    created_ms: int
+
+
+class StoredBlock(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A block of the catalog; namespace and object are in its key."""
+
+    key: bytes
+    block_bytes: int
+    chunk_count: int
+    created_ms: int
+
+
+def pack(value: msgspec.Struct) -> bytes:
+    """The stored form of `value`."""
+    return _FORMAT_BYTE + _encode(value)
+
+
+def unpack(kind: type[S], key: bytes, stored: bytes) -> S:
+    """The struct that `pack` stored under `key`. Raises `StoreFailed`, naming the key, if it is anything else."""
+    if stored[:1] != _FORMAT_BYTE:
+        raise StoreFailed(
+            f"metadata under {printable(key)} has format {stored[:1].hex() or 'none'}, this esker reads {FORMAT}; "
+            "use the esker that wrote it, or restore a backup"
+        )
+    try:
+        value: S = _decoder(kind).decode(memoryview(stored)[1:])
+        return value
+    except msgspec.DecodeError as error:
+        raise StoreFailed(f"metadata under {printable(key)} is damaged ({error}); restore a backup") from error
+
+
+@cache
+def _decoder(kind: type[msgspec.Struct]) -> msgspec.msgpack.Decoder[Any]:
+    return msgspec.msgpack.Decoder(kind)

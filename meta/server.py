@@ -1,0 +1,186 @@
+"""The metadata server's methods: what each request does, and how the store's errors travel.
+
+Everything that must survive is in the store; heartbeats, caches and counters are not. A request that met contention
+until its deadline fails as CONFLICT, one that the store cannot serve as UNAVAILABLE, both with the reason.
+"""
+
+import os
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from esker.meta.catalog import Catalog
+from esker.meta.chain_setup import ChainSetup
+from esker.meta.cluster import Probe, join
+from esker.meta.heartbeats import Heartbeats, cluster_note
+from esker.meta.namespaces import list_namespaces, open_namespace
+from esker.meta.routing import RoutingCache
+from esker.meta.store.base import Store
+from esker.meta.store.errors import RetriesExhausted, StoreError
+from esker.runtime.counters import Counters
+from esker.runtime.logging import get_logger
+from esker.wire.errors import ConnectionFailed, DeadlineExceeded, RequestFailed
+from esker.wire.limits import HEARTBEAT_INTERVAL_S
+from esker.wire.messages import (
+    CatalogList,
+    CatalogListReply,
+    CatalogReport,
+    ClusterStatus,
+    ClusterStatusReply,
+    Empty,
+    GetRouting,
+    Heartbeat,
+    HeartbeatReply,
+    Join,
+    JoinReply,
+    Message,
+    Method,
+    NamespaceList,
+    NamespaceListReply,
+    NamespaceOpen,
+    NamespaceReply,
+    RoutingReply,
+    StatsReply,
+)
+from esker.wire.rpc_client import Connection, TcpAddress
+from esker.wire.rpc_server import Handler, unary
+from esker.wire.status import Status
+from esker.wire.types import Routing, Worker
+
+log = get_logger("meta")
+
+M = TypeVar("M", bound=Message)
+R = TypeVar("R", bound=Message)
+
+PROBE_TIMEOUT_S = HEARTBEAT_INTERVAL_S
+
+
+class MetaService:
+    """Serves one store. `handlers` are for an `RpcServer`."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        probe: Probe,
+        store_statistics: Callable[[], dict[str, int]] = dict,
+        clock: Callable[[], float] = time.monotonic,
+        random_bytes: Callable[[int], bytes] = os.urandom,
+    ) -> None:
+        self._store = store
+        self._probe = probe
+        self._store_statistics = store_statistics
+        self._clock = clock
+        self._random_bytes = random_bytes
+        self._routing = RoutingCache(store)
+        self._chain_setup = ChainSetup(store)
+        self._heartbeats = Heartbeats()
+        self._catalog = Catalog(store)
+        self._counters = Counters()
+
+    def handlers(self) -> dict[Method, Handler]:
+        """One per method that a metadata server answers."""
+        return {
+            Method.JOIN: self._unary(Join, self.join),
+            Method.HEARTBEAT: self._unary(Heartbeat, self.heartbeat),
+            Method.ROUTING: self._unary(GetRouting, self.routing),
+            Method.NAMESPACE_OPEN: self._unary(NamespaceOpen, self.namespace_open),
+            Method.NAMESPACE_LIST: self._unary(NamespaceList, self.namespace_list),
+            Method.CATALOG_REPORT: self._unary(CatalogReport, self.catalog_report),
+            Method.CATALOG_LIST: self._unary(CatalogList, self.catalog_list),
+            Method.CLUSTER_STATUS: self._unary(ClusterStatus, self.cluster_status),
+            Method.STATS: self._unary(Empty, self.stats),
+        }
+
+    async def join(self, request: Join) -> JoinReply:
+        """Record the worker; make the chains if it was the last drive that was missing."""
+        worker = request.worker
+        await join(self._store, worker, self._probe)
+        made = await self._chain_setup.ensure()
+        routing = await self._routing.newest()
+        log.info("a worker joined", drive=worker.drive_id, node=worker.node_id, address=f"{worker.host}:{worker.port}")
+        if made:
+            log.info("made the chains", chains=len(routing.chains), drives=len(routing.workers), note=_note(routing))
+        return JoinReply(routing)
+
+    async def heartbeat(self, request: Heartbeat) -> HeartbeatReply:
+        """Note the heartbeat; hand out the routing where the worker's is old."""
+        routing = await self._routing.newest()
+        self._heartbeats.note(request, routing, self._clock())
+        return HeartbeatReply(routing if routing.version != request.routing_version else None)
+
+    async def routing(self, request: GetRouting) -> RoutingReply:
+        """The routing, unless the caller has it."""
+        routing = await self._routing.newest()
+        return RoutingReply(routing if routing.version != request.known_version else None)
+
+    async def namespace_open(self, request: NamespaceOpen) -> NamespaceReply:
+        """See `namespaces.open_namespace`."""
+        reply, made = await open_namespace(self._store, request, self._random_bytes)
+        if made:
+            log.info("made a namespace", name=request.name, id=reply.namespace.namespace_id)
+        return reply
+
+    async def namespace_list(self, request: NamespaceList) -> NamespaceListReply:
+        """See `namespaces.list_namespaces`."""
+        return await list_namespaces(self._store)
+
+    async def catalog_report(self, request: CatalogReport) -> Empty:
+        """See `Catalog.report`."""
+        await self._catalog.report(request.entries)
+        self._counters.add("catalog_entries", len(request.entries))
+        return Empty()
+
+    async def catalog_list(self, request: CatalogList) -> CatalogListReply:
+        """See `Catalog.page`."""
+        return await self._catalog.page(request)
+
+    async def cluster_status(self, request: ClusterStatus) -> ClusterStatusReply:
+        """The cluster as an operator sees it."""
+        routing = await self._routing.newest()
+        totals = await self._catalog.totals()
+        blocks = sum(count for count, _ in totals.values())
+        workers = self._heartbeats.statuses(routing, self._clock())
+        return ClusterStatusReply(routing, workers, blocks, cluster_note(routing))
+
+    async def stats(self, request: Empty) -> StatsReply:
+        """Counters since the start, and the catalog's totals."""
+        totals = await self._catalog.totals()
+        figures = {
+            "blocks": sum(blocks for blocks, _ in totals.values()),
+            "block_bytes": sum(size for _, size in totals.values()),
+        }
+        return StatsReply(self._counters.snapshot() | self._store_statistics() | figures)
+
+    def _unary(self, request_type: type[M], function: Callable[[M], Awaitable[R]]) -> Handler:
+        """`function` as a handler: counted, with the store's errors as statuses."""
+        name = function.__name__
+
+        async def served(request: M) -> R:
+            self._counters.add(f"requests_{name}")
+            try:
+                return await function(request)
+            except RetriesExhausted as error:
+                self._counters.add(f"conflicts_{name}")
+                raise RequestFailed(Status.CONFLICT, str(error)) from error
+            except StoreError as error:
+                self._counters.add("store_errors")
+                log.error("the metadata store failed a request", method=name, reason=str(error))
+                raise RequestFailed(Status.UNAVAILABLE, str(error)) from error
+
+        return unary(request_type, served)
+
+
+def _note(routing: Routing) -> str:
+    return cluster_note(routing) or "none"
+
+
+async def answers(worker: Worker) -> bool:
+    """Whether the worker's very incarnation answers at its address: the `Probe` of a real cluster."""
+    address = TcpAddress(worker.host, worker.port)
+    try:
+        connection = await Connection.connect(address, role="tool", timeout_s=PROBE_TIMEOUT_S)
+    except (ConnectionFailed, RequestFailed, DeadlineExceeded):
+        return False
+    await connection.aclose()
+    return connection.peer.incarnation == worker.incarnation
