@@ -1,0 +1,179 @@
+"""The one thread that makes writes durable, in groups.
+
+For each group: `fdatasync` of every data file that its puts wrote, then one LMDB transaction with LMDB's own sync, then
+the callbacks on the loop. While a group commits the next one gathers, so groups grow with the load and nobody waits
+for company. **The order is the rule that makes a crash harmless: no record exists whose data may be missing.**
+
+When data cannot be synced, or a commit ends in an unknown state, the drive has failed: the kernel may have dropped
+what it could not write and reports that only once, so nothing after it may be acknowledged. Lack of space in the index
+fails only its group.
+"""
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+
+import lmdb
+
+from esker.chunkserver.engine.commit_group import Operation, Plan, Put, plan_group
+from esker.chunkserver.engine.files import Files
+from esker.runtime.logging import get_logger
+from esker.wire.status import Status
+
+GROUP_MAX = 512
+"""Operations in one transaction: bounds how long planning it holds the interpreter from the loop."""
+
+_log = get_logger("chunkserver.engine")
+
+
+class Index:
+    """The LMDB environment of a drive: chunk records, and the service's own area."""
+
+    __slots__ = ("chunks", "env", "state")
+
+    def __init__(self, env: lmdb.Environment) -> None:
+        self.env = env
+        self.chunks = env.open_db(b"chunks")
+        self.state = env.open_db(b"state")
+
+
+class Group:
+    """Operations that were committed together, or failed together."""
+
+    __slots__ = ("commit_us", "data_sync_us", "failure", "freed", "operations", "statuses")
+
+    def __init__(self, operations: list[Operation]) -> None:
+        self.operations = operations
+        self.statuses: list[Status] = []
+        self.freed: list[tuple[int, int]] = []
+        self.failure: str | None = None
+        """Why the drive takes no more writes."""
+        self.data_sync_us = 0
+        self.commit_us = 0
+
+
+class Committer:
+    """See the module. On the loop, for each group in order: `on_group`, its callbacks, `on_delivered`."""
+
+    def __init__(
+        self,
+        index: Index,
+        files: Files,
+        loop: asyncio.AbstractEventLoop,
+        on_group: Callable[[Group], None],
+        on_delivered: Callable[[], None],
+    ) -> None:
+        self._index = index
+        self._files = files
+        self._loop = loop
+        self._on_group = on_group
+        self._on_delivered = on_delivered
+        self._queue: deque[Operation] = deque()
+        self._results: deque[Group] = deque()
+        self._work = threading.Event()
+        self._closing = False
+        self._failure: str | None = None
+        self.pending = 0
+        """Operations whose callback has not run yet."""
+        self._thread = threading.Thread(target=self._run, name="esker-commit", daemon=True)
+        self._thread.start()
+
+    def queue(self, operation: Operation) -> None:
+        """Will be committed; its callback runs on the loop.
+
+        The thread is woken once per turn of the loop: what one turn queues makes one group, and the two threads do not
+        fight over the interpreter for every chunk.
+        """
+        assert not self._closing, "the store is closed"
+        self.pending += 1
+        if not self._queue:
+            self._loop.call_soon(self._work.set)
+        self._queue.append(operation)
+
+    def close(self) -> None:
+        """Commits what is queued and ends the thread; all callbacks have run when it returns."""
+        self._closing = True
+        self._work.set()
+        self._thread.join()
+        self._deliver()
+
+    # On the thread
+
+    def _run(self) -> None:
+        queue = self._queue
+        while True:
+            self._work.wait()
+            self._work.clear()
+            # Read before the queue: what was queued before closing began is seen below.
+            closing = self._closing
+            while queue:
+                group = Group([queue.popleft() for _ in range(min(len(queue), GROUP_MAX))])
+                self._commit(group)
+                self._results.append(group)
+                # A loop that is gone delivers nothing; `close` does.
+                with suppress(RuntimeError):
+                    self._loop.call_soon_threadsafe(self._deliver)
+            if closing:
+                return
+
+    def _commit(self, group: Group) -> None:
+        operations = group.operations
+        try:
+            if self._failure is None:
+                self._sync_data(group)
+                plan = self._write_index(group)
+                group.statuses = plan.statuses
+                group.freed = plan.freed
+                if plan.corrupt:
+                    _log.error("replaced or cleared corrupt records", records=plan.corrupt)
+                return
+            status = Status.IO_ERROR
+        except (lmdb.MapFullError, lmdb.DiskError) as error:
+            _log.error("no space for the index, writes are refused", error=str(error), operations=len(operations))
+            status = Status.NO_SPACE
+            group.freed = [(op.slot.pages, op.slot.number) for op in operations if isinstance(op, Put)]
+        except Exception as error:
+            # Whether it became durable is unknown, so its slots stay out of use.
+            _log.exception("commit failed, the drive takes no more writes", operations=len(operations))
+            self._failure = f"{type(error).__name__}: {error}"
+            status = Status.IO_ERROR
+        group.statuses = [status] * len(operations)
+        group.failure = self._failure
+
+    def _sync_data(self, group: Group) -> None:
+        begun = time.perf_counter()
+        for fd in sorted({op.slot.fd for op in group.operations if isinstance(op, Put)}):
+            self._files.data_sync(fd)
+        group.data_sync_us = int((time.perf_counter() - begun) * 1e6)
+
+    def _write_index(self, group: Group) -> Plan:
+        begun = time.perf_counter()
+        index = self._index
+        with index.env.begin(write=True, db=index.chunks) as txn:
+            plan = plan_group(group.operations, txn.get)
+            for key in plan.deletes:
+                txn.delete(key)
+            if plan.puts:
+                txn.cursor().putmulti(plan.puts)
+            for name, value in plan.states.items():
+                txn.put(name, value, db=index.state)
+        group.commit_us = int((time.perf_counter() - begun) * 1e6)
+        return plan
+
+    # On the loop
+
+    def _deliver(self) -> None:
+        results = self._results
+        while results:
+            group = results.popleft()
+            self._on_group(group)
+            for operation, status in zip(group.operations, group.statuses, strict=True):
+                try:
+                    operation.done(operation.token, status)
+                except Exception:
+                    _log.exception("commit callback failed")
+            self.pending -= len(group.operations)
+            self._on_delivered()

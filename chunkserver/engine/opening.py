@@ -1,0 +1,182 @@
+"""Opening a drive: its parts in the right order, the free map from the records, and every way that this can fail.
+
+A fresh drive is filled in the order data directory, index, superblock, so that a filled superblock means that the rest
+stands. The free map is never stored: it follows from the records, read page by page in short snapshots, and so cannot
+disagree with them. A record that is corrupt, lies beyond its file, or claims a slot that an earlier one has, is removed
+before the drive serves anything.
+"""
+
+import secrets
+from contextlib import ExitStack
+from pathlib import Path
+
+import lmdb
+
+from esker.chunkserver.engine.committer import Index
+from esker.chunkserver.engine.errors import CorruptRecord
+from esker.chunkserver.engine.files import Files, LocalFiles
+from esker.chunkserver.engine.io import IoEngine
+from esker.chunkserver.engine.record import decode_for_read
+from esker.chunkserver.engine.slots import Slots
+from esker.chunkserver.engine.superblock import DriveLock, Superblock, directory_error
+from esker.runtime.logging import get_logger
+from esker.runtime.sizes import format_size
+from esker.wire.errors import UserError
+from esker.wire.limits import GIB, MIB
+
+CAPACITY_BYTES_MIN = 16 * MIB
+INDEX_MAP_BYTES_MIN = 16 * GIB
+INDEX_SHARE = 4
+"""The index may grow to this part of the capacity; at 4 KiB chunks a record takes about a sixth of its chunk."""
+SCAN_PAGE = 2000
+LOGGED_RECORDS_MAX = 20
+
+_log = get_logger("chunkserver.engine")
+
+
+class OpenDrive:
+    """The parts of an open drive."""
+
+    def __init__(self, lock: DriveLock, superblock: Superblock, files: Files, index: Index, slots: Slots) -> None:
+        self.superblock = superblock
+        self.files = files
+        self.index = index
+        self.slots = slots
+        self.corrupt_records = 0
+        self._lock = lock
+        self._index_file = lock.directory / "meta.lmdb" / "data.mdb"
+
+    def index_bytes(self) -> int:
+        """Length of the index file."""
+        return self._index_file.stat().st_size
+
+    def close(self) -> None:
+        self.slots.close()
+        self.index.env.close()
+        self._lock.release()
+
+
+def open_drive(
+    directory: Path, *, cluster_id: str, drive_id: str, capacity_bytes: int, engine: IoEngine, files: Files | None
+) -> OpenDrive:
+    """See `DriveStore.open`."""
+    if capacity_bytes < CAPACITY_BYTES_MIN:
+        raise UserError(
+            f"capacity of {directory} is {capacity_bytes} bytes; at least {CAPACITY_BYTES_MIN} are needed: raise it"
+        )
+    files = files or LocalFiles()
+    with ExitStack() as undo:
+        lock = DriveLock(directory)
+        undo.callback(lock.release)
+        try:
+            superblock = lock.superblock
+            if superblock is not None:
+                _check_identity(directory, superblock, cluster_id, drive_id)
+            elif not cluster_id:
+                raise UserError(f"{directory} holds no drive; name the cluster that a new one is for")
+            index, slots = _open_parts(directory, superblock, capacity_bytes, engine, files, undo)
+            if superblock is None:
+                map_bytes = index.env.info()["map_size"]
+                superblock = Superblock(cluster_id, drive_id or secrets.token_hex(8), capacity_bytes, map_bytes)
+                lock.fill(superblock)
+            drive = OpenDrive(lock, superblock, files, index, slots)
+            drive.corrupt_records = _load(index, slots, directory)
+        except OSError as error:
+            raise directory_error(directory, error) from error
+        except lmdb.DiskError as error:
+            raise UserError(f"no space left for drive {directory}; free some space on its file system") from error
+        except lmdb.Error as error:
+            raise UserError(
+                f"index of drive {directory} cannot be opened: {error}; "
+                f"check the drive, or replace it with an empty directory"
+            ) from error
+        undo.pop_all()
+        return drive
+
+
+def _check_identity(directory: Path, superblock: Superblock, cluster_id: str, drive_id: str) -> None:
+    if cluster_id and superblock.cluster_id != cluster_id:
+        raise UserError(
+            f"drive {directory} belongs to cluster {superblock.cluster_id}, not to {cluster_id}; "
+            f"choose another directory, or connect to its own cluster"
+        )
+    if drive_id and superblock.drive_id != drive_id:
+        raise UserError(f"{directory} holds drive {superblock.drive_id}, not {drive_id}; choose another directory")
+
+
+def _open_parts(
+    directory: Path,
+    superblock: Superblock | None,
+    capacity_bytes: int,
+    engine: IoEngine,
+    files: Files,
+    undo: ExitStack,
+) -> tuple[Index, Slots]:
+    """The index and the slot files; made first where the drive is fresh."""
+    data, meta = directory / "data", directory / "meta.lmdb"
+    fresh = superblock is None
+    free_bytes = files.free_bytes(directory)
+    if fresh:
+        if free_bytes < CAPACITY_BYTES_MIN:
+            raise UserError(
+                f"only {format_size(free_bytes)} are free for drive {directory}, at least "
+                f"{format_size(CAPACITY_BYTES_MIN)} are needed: free some space on its file system"
+            )
+        data.mkdir(exist_ok=True)
+        meta.mkdir(exist_ok=True)
+        map_bytes = max(INDEX_MAP_BYTES_MIN, capacity_bytes // INDEX_SHARE // GIB * GIB)
+    else:
+        assert superblock is not None
+        map_bytes = superblock.index_map_bytes
+        for path in (data, meta / "data.mdb"):
+            if not path.exists():
+                raise UserError(
+                    f"{path} is missing; restore it from a backup, or replace the drive by an empty directory"
+                )
+    files.probe(data)
+    env = files.open_index(meta, map_bytes, create=fresh)
+    undo.callback(env.close)
+    index = Index(env)
+    slots = Slots(files, data, capacity_bytes, engine)
+    undo.callback(slots.close)
+    return index, slots
+
+
+def _load(index: Index, slots: Slots, directory: Path) -> int:
+    """Claims the slot of every record and removes the records that cannot be true; how many those were."""
+    bad: list[bytes] = []
+    after = b""
+    while True:
+        with index.env.begin(db=index.chunks) as txn:
+            cursor = txn.cursor()
+            seen = 0
+            found = cursor.set_range(after + b"\0" if after else b"")
+            while found and seen < SCAN_PAGE:
+                after, value = cursor.item()
+                seen += 1
+                reason = _claim(slots, after, value)
+                if reason:
+                    bad.append(after)
+                    if len(bad) <= LOGGED_RECORDS_MAX:
+                        _log.error("corrupt record removed", record_key=after.hex(), reason=reason)
+                found = cursor.next()
+        if seen < SCAN_PAGE:
+            break
+    if bad:
+        _log.error("corrupt records removed at start, each is a miss", directory=directory, records=len(bad))
+        with index.env.begin(write=True, db=index.chunks) as txn:
+            for key in bad:
+                txn.delete(key)
+    slots.finish_loading()
+    return len(bad)
+
+
+def _claim(slots: Slots, key: bytes, value: bytes) -> str:
+    """Claims a record's slot; why it cannot be, or nothing."""
+    try:
+        _, pages, number, _, _ = decode_for_read(key, value)
+    except CorruptRecord as error:
+        return str(error)
+    if slots.claim(pages, number):
+        return ""
+    return f"slot {number} of {pages} pages does not exist, or an earlier record has it"

@@ -1,0 +1,72 @@
+"""Looking records up: one short LMDB snapshot per batch, used and closed without an await in between.
+
+A snapshot that is held while groups commit keeps their old pages alive and makes the index grow for good. The same
+await-free stretch is what the slot fence relies on: a read that is queued in it comes before the freeing of any slot
+that this snapshot still names.
+"""
+
+import struct
+from collections.abc import Callable
+from typing import Any
+
+from esker.chunkserver.engine.committer import Index
+from esker.chunkserver.engine.errors import CorruptRecord
+from esker.chunkserver.engine.record import ReadRecord, Record, decode_for_read, decode_record
+from esker.wire.messages import LOOKUP_KEY
+
+_BLOCK_KEY = struct.Struct(">II16sI")
+"""A record key whose chunk id is spelled out: chain id, space, object, index."""
+
+OnCorrupt = Callable[[bytes, CorruptRecord], None]
+
+
+class Reader:
+    """A context manager; see the module."""
+
+    __slots__ = ("_get", "_on_corrupt", "_txn")
+
+    def __init__(self, index: Index, on_corrupt: OnCorrupt) -> None:
+        self._txn = index.env.begin(db=index.chunks)
+        self._get = self._txn.get
+        self._on_corrupt = on_corrupt
+
+    def __enter__(self) -> "Reader":
+        return self
+
+    def __exit__(self, *exc_info: Any) -> None:
+        self._txn.abort()
+
+    def get(self, record_key: bytes) -> ReadRecord | None:
+        """What a read needs. Raises `CorruptRecord`, which is logged and counted already: a miss."""
+        value = self._get(record_key)
+        if value is None:
+            return None
+        try:
+            return decode_for_read(record_key, value)
+        except CorruptRecord as error:
+            self._on_corrupt(record_key, error)
+            raise
+
+    def record(self, record_key: bytes) -> Record | None:
+        """All of the record. Raises `CorruptRecord`, as `get` does."""
+        value = self._get(record_key)
+        if value is None:
+            return None
+        try:
+            return decode_record(record_key, value)
+        except CorruptRecord as error:
+            self._on_corrupt(record_key, error)
+            raise
+
+    def present(self, space: int, packed_keys: bytes | memoryview) -> bytes:
+        """For packed (object, chain) keys of chunk 0 in `space`: a byte each, 1 where there is a record.
+
+        Records are not verified here; reading a corrupt one is a miss.
+        """
+        get, pack = self._get, _BLOCK_KEY.pack
+        return bytes(
+            [
+                get(pack(chain, space, object_id, 0)) is not None
+                for object_id, chain in LOOKUP_KEY.iter_unpack(packed_keys)
+            ]
+        )
