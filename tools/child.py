@@ -13,10 +13,12 @@ import os
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import msgspec
+import uvloop
 
+from esker.runtime.process import raise_open_files_limit
 from esker.tools.exit_codes import ExitCode
 from esker.wire.errors import ConnectionFailed, DeadlineExceeded, EskerError, UserError
 
@@ -35,19 +37,17 @@ class Failed(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Child:
-    """`python -m <module> <arguments>`, running."""
+    """`python <arguments>`, running."""
 
     def __init__(self, name: str, process: asyncio.subprocess.Process) -> None:
         self.name = name
         self._process = process
 
     @classmethod
-    async def start(cls, name: str, module: str, arguments: Sequence[str] = ()) -> "Child":
-        """Starts the module in this interpreter's executable."""
+    async def start(cls, name: str, arguments: Sequence[str]) -> "Child":
+        """Starts this interpreter's executable with the arguments, such as `-m`, a module and its own."""
         process = await asyncio.create_subprocess_exec(
             sys.executable,
-            "-m",
-            module,
             *arguments,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
@@ -146,6 +146,29 @@ def _error_of(failed: Failed) -> EskerError:
         ExitCode.UNREACHABLE: ConnectionFailed,
     }
     return kinds.get(failed.exit_code, EskerError)(failed.error)
+
+
+class Worker(Protocol):
+    """What a child does with its requests."""
+
+    async def answer(self, line: bytes) -> msgspec.Struct:
+        """The answer to one request line."""
+
+    async def aclose(self) -> None:
+        """Called once, last."""
+
+
+def run_child(worker: Worker) -> None:
+    """The child's main: answers every line of stdin until its end."""
+    raise_open_files_limit()
+
+    async def main() -> None:
+        try:
+            await answer_lines(worker.answer)
+        finally:
+            await worker.aclose()
+
+    uvloop.run(main())
 
 
 Answer = Callable[[bytes], Awaitable[msgspec.Struct]]

@@ -69,7 +69,7 @@ class Ring:
     async def open(cls, stack: AsyncExitStack, directories: Sequence[str], workload: Workload, jobs: int) -> "Ring":
         children = []
         for job in range(jobs):
-            child = await Child.start(f"raw job {job}", ring_job.MODULE)
+            child = await Child.start(f"raw job {job}", ["-m", ring_job.MODULE])
             children.append(await stack.enter_async_context(child))
         patience_s = 30 + jobs * workload.blocks * workload.block_bytes / LAYOUT_BYTES_PER_S_MIN
         prepared = await asyncio.gather(
@@ -122,7 +122,7 @@ class Socket:
     async def open(cls, stack: AsyncExitStack, workload: Workload, jobs: int) -> "Socket":
         ends = []
         for job in range(2 * jobs):
-            child = await Child.start(f"socket end {job}", baseline_socket.MODULE)
+            child = await Child.start(f"socket end {job}", ["-m", baseline_socket.MODULE])
             ends.append(await stack.enter_async_context(child))
         baseline = baseline_socket.SocketBaseline(ends[:jobs], ends[jobs:], workload.block_bytes, workload.runtime_s)
         return cls(baseline, workload)

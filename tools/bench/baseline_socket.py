@@ -12,7 +12,7 @@ import time
 import msgspec
 
 from esker.tools.bench.result import Measured, flow_of
-from esker.tools.child import Child, answer_lines
+from esker.tools.child import Child, run_child
 from esker.wire.errors import ConnectionFailed
 
 CONNECT_TIMEOUT_S = 5.0
@@ -58,13 +58,19 @@ class SocketBaseline:
         )
 
 
-async def _answer(line: bytes) -> msgspec.Struct:
-    request = msgspec.json.decode(line, type=Send | Receive)
-    if isinstance(request, Receive):
-        return await asyncio.to_thread(_receive, request)
-    listener = socket.create_server(("127.0.0.1", 0))
-    asyncio.get_running_loop().run_in_executor(None, _send, listener, request)
-    return Listening(listener.getsockname()[1])
+class SocketEnd:
+    """Answers the parent's requests."""
+
+    async def answer(self, line: bytes) -> msgspec.Struct:
+        request = msgspec.json.decode(line, type=Send | Receive)
+        if isinstance(request, Receive):
+            return await asyncio.to_thread(_receive, request)
+        listener = socket.create_server(("127.0.0.1", 0))
+        asyncio.get_running_loop().run_in_executor(None, _send, listener, request)
+        return Listening(listener.getsockname()[1])
+
+    async def aclose(self) -> None:
+        """Its sockets end with their own deadlines."""
 
 
 def _send(listener: socket.socket, request: Send) -> None:
@@ -117,4 +123,4 @@ def _fill(connection: socket.socket, block: memoryview) -> bool:
 
 
 if __name__ == "__main__":
-    asyncio.run(answer_lines(_answer))
+    run_child(SocketEnd())

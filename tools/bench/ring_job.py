@@ -10,7 +10,6 @@ import asyncio
 import errno
 import mmap
 import os
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,10 +18,9 @@ import msgspec
 import numpy as np
 
 from esker.chunkserver.engine.io import IoEngine, open_engine
-from esker.runtime import process
 from esker.tools.bench.result import Measured, flow_of
 from esker.tools.bench.workload import Mode, Workload, mixed_order, read_order, write_order
-from esker.tools.child import answer_lines
+from esker.tools.child import run_child
 from esker.wire.errors import EskerError, UserError
 from esker.wire.limits import aligned
 
@@ -227,6 +225,7 @@ class RingJob:
 
     def __init__(self) -> None:
         self._load: RingLoad | None = None
+        self._engine: IoEngine | None = None
         self._runtime_s = 0.0
 
     async def answer(self, line: bytes) -> msgspec.Struct:
@@ -236,9 +235,13 @@ class RingJob:
         assert self._load is not None
         return await self._load.run(request.turn, request.sync_every, self._runtime_s)
 
+    async def aclose(self) -> None:
+        if self._engine is not None:
+            self._engine.close()
+
     async def _prepare(self, request: Prepare) -> Prepared:
         workload = request.workload
-        engine = open_engine(request.engine)
+        self._engine = engine = open_engine(request.engine)
         files = RawFiles(request.directories, workload)
         buffers = Buffers(workload.iodepth, workload.block_bytes, workload.seed)
         if workload.mode.reads:
@@ -248,10 +251,5 @@ class RingJob:
         return Prepared(engine.name, files.direct)
 
 
-async def _main(stop: asyncio.Event) -> int:
-    await answer_lines(RingJob().answer)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(process.run(_main))
+    run_child(RingJob())

@@ -1,0 +1,31 @@
+"""Runs a command's coroutine on the processes' event loop, with an orderly end on Ctrl-C and SIGTERM.
+
+The first signal cancels the coroutine, whose `finally` and `async with` blocks then stop what it started, within
+their own deadlines; the same signal a second time ends the process at once.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+from esker.runtime import process
+from esker.tools.exit_codes import ExitCode
+
+
+def run_command(work: Coroutine[Any, Any, ExitCode]) -> ExitCode:
+    """Runs `work` to its end and returns its exit code, or `INTERRUPTED`; what it raises passes through."""
+
+    async def main(stop: asyncio.Event) -> int:
+        working = asyncio.ensure_future(work)
+        stopping = asyncio.ensure_future(stop.wait())
+        try:
+            await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                return working.result()
+            working.cancel()
+            await asyncio.wait((working,))
+            return ExitCode.INTERRUPTED if working.cancelled() else working.result()
+        finally:
+            stopping.cancel()
+
+    return ExitCode(process.run(main))
