@@ -7,6 +7,7 @@ UNAVAILABLE at once until its next attempt is due.
 """
 
 import asyncio
+import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -237,13 +238,13 @@ class _Reply:
         self._answered = answered
 
     def on_reply(self, body: bytes | bytearray, payload_bytes: int) -> None:
-        removing = self._batch[0].method is Method.REMOVE
         try:
-            results = decode_body(RemoveReply if removing else CreateReply, body).results
-            answers = [
-                (row[0], Status(row[1])) for row in (REMOVE_RESULT if removing else CREATE_RESULT).iter_unpack(results)
-            ]
-        except (RequestFailed, ValueError) as error:
+            if self._batch[0].method is Method.REMOVE:
+                rows = REMOVE_RESULT.iter_unpack(decode_body(RemoveReply, body).results)
+            else:
+                rows = CREATE_RESULT.iter_unpack(decode_body(CreateReply, body).results)
+            answers = [(row[0], Status(row[1])) for row in rows]
+        except (RequestFailed, ValueError, struct.error) as error:
             raise ProtocolError(f"malformed reply of a successor: {error}") from error
         for number, status in answers:
             if number >= len(self._open):

@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 from esker.chunkserver.engine.record import record_key
-from esker.chunkserver.engine.store import Slot
+from esker.chunkserver.engine.slot_files import Slot
 from esker.chunkserver.pool import Region
 from esker.craq import messages as craq
 from esker.craq.replica import ChainReplica

@@ -18,7 +18,8 @@ from typing import Any
 
 from esker.chunkserver.engine.errors import CorruptRecord
 from esker.chunkserver.engine.io import IoEngine
-from esker.chunkserver.engine.store import DriveStore, ReadRecord
+from esker.chunkserver.engine.record import ReadRecord
+from esker.chunkserver.engine.store import DriveStore
 from esker.chunkserver.memories import ClientMemories
 from esker.chunkserver.pool import Region, WorkerPool
 from esker.runtime.counters import Counters
@@ -88,7 +89,6 @@ class ReadService:
         memories: ClientMemories,
         counters: Counters,
         offline_chains: set[int],
-        loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._store = store
         self._engine = engine
@@ -96,7 +96,7 @@ class ReadService:
         self._memories = memories
         self._counters = counters
         self._offline = offline_chains
-        self._loop = loop
+        self._loop = asyncio.get_running_loop()
         self._jobs: deque[_Job] = deque()
         self._starved: list[_Job] = []
         self._touched: list[_Job] = []

@@ -4,7 +4,7 @@ Incoming payload is always a snapshot in the pool before its checksum is verifie
 and forwarded, so that a client which changes its memory meanwhile changes nothing.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from esker.chunkserver.engine.slot_class import zero_padding
@@ -33,7 +33,10 @@ Extents = Sequence[tuple[tuple[Any, ...], bytes, bytes]]
 
 
 class WriteService:
-    """Serves CREATE, CONFIRM and REMOVE of one drive. `replicas` is the drive's, by chain id."""
+    """Serves CREATE, CONFIRM and REMOVE of one drive. `replicas` is the drive's, by chain id.
+
+    `refresh` is called when a request names a chain, or a version of it, that this worker does not know yet.
+    """
 
     def __init__(
         self,
@@ -42,12 +45,14 @@ class WriteService:
         memories: ClientMemories,
         counters: Counters,
         replicas: dict[int, ChainReplica],
+        refresh: Callable[[], None],
     ) -> None:
         self._runner = runner
         self._pool = pool
         self._memories = memories
         self._counters = counters
         self._replicas = replicas
+        self._refresh = refresh
 
     def _check_room(self) -> None:
         if self._runner.busy >= OPERATIONS_MAX:
@@ -155,7 +160,7 @@ class WriteService:
         at: int,
     ) -> None:
         _, _, chain_id, chain_version, length, _, version, block_bytes, chunk_count, put_id, _ = row
-        replica = self._replicas.get(chain_id)
+        replica = self._find(chain_id, chain_version)
         if replica is None:
             self._runner.result(batch, CREATE_RESULT.pack(number, Status.CHAIN_VERSION, 0, 0, NO_PUT_ID))
             return
@@ -184,7 +189,7 @@ class WriteService:
         from_worker = self._from_worker(request)
         for number, row in enumerate(extents):
             _, _, chain_id, chain_version, version, put_id = row
-            replica = self._replicas.get(chain_id)
+            replica = self._find(chain_id, chain_version)
             if replica is None or replica.is_head == from_worker:
                 self._runner.result(batch, REMOVE_RESULT.pack(number, Status.CHAIN_VERSION))
                 continue
@@ -193,6 +198,12 @@ class WriteService:
             op.event = craq.Remove(self._runner.register(op), chain_version, op.record_key, version, put_id)
             self._runner.queue(replica, op.event)
         self._runner.run()
+
+    def _find(self, chain_id: int, chain_version: int) -> ChainReplica | None:
+        replica = self._replicas.get(chain_id)
+        if replica is None or replica.chain.version < chain_version:
+            self._refresh()
+        return replica
 
     def _from_worker(self, request: Request) -> bool:
         hello = request.connection.hello

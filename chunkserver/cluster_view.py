@@ -1,0 +1,113 @@
+"""What a worker knows of the cluster: routing, its own chain replicas, and links to successors.
+
+The last routing is kept on the drive, so that a restarted worker serves also while no metadata server answers.
+"""
+
+import msgspec
+
+from esker.chunkserver.engine.store import DriveStore
+from esker.chunkserver.forward import Answered, Link
+from esker.chunkserver.pool import WorkerPool
+from esker.craq.messages import DriveFailed, Membership
+from esker.craq.replica import ChainReplica
+from esker.runtime.logging import get_logger
+from esker.wire.status import Status
+from esker.wire.types import Routing, Worker
+
+log = get_logger("chunkserver.cluster")
+
+ROUTING_STATE = "routing"
+EPOCH_STATE = "version-epoch"
+EPOCH_SHIFT = 40
+"""Versions drawn in one life of the worker: epoch << 40 | counter. No version is ever drawn twice."""
+
+
+class ClusterView:
+    """Routing as this worker has it. Give it `own` and `answered` before the first `take`."""
+
+    def __init__(self, store: DriveStore, pool: WorkerPool, own: Worker, answered: Answered) -> None:
+        self._store = store
+        self._pool = pool
+        self._own = own
+        self._answered = answered
+        self.routing: Routing | None = None
+        self.replicas: dict[int, ChainReplica] = {}
+        self.offline_chains: set[int] = set()
+        self._workers: dict[str, Worker] = {}
+        self._links: dict[str, Link] = {}
+        self._first_version = self._next_epoch() << EPOCH_SHIFT
+        self._failed = ""
+
+    def _next_epoch(self) -> int:
+        """This life's epoch, above all earlier ones; kept before any version can be drawn from it."""
+        kept = self._store.state_get(EPOCH_STATE)
+        epoch = (int.from_bytes(kept, "little") if kept else 0) + 1
+        self._store.state_put(EPOCH_STATE, epoch.to_bytes(8, "little"), self._kept, EPOCH_STATE)
+        return epoch
+
+    def _kept(self, name: str, status: Status) -> None:
+        if status is not Status.OK:
+            self.fail_drive(f"cannot keep {name} on the drive: {status.name}")
+
+    def load(self) -> bool:
+        """Takes the routing kept on the drive. False: there is none."""
+        kept = self._store.state_get(ROUTING_STATE)
+        if kept is None:
+            return False
+        try:
+            self._adopt(msgspec.msgpack.decode(kept, type=Routing))
+        except msgspec.DecodeError as error:
+            log.warning("the routing kept on the drive is unreadable", reason=str(error))
+            return False
+        return True
+
+    def take(self, routing: Routing) -> None:
+        """Adopts and keeps `routing`, if it is newer than what is known."""
+        if self.routing is not None and routing.version <= self.routing.version:
+            return
+        self._adopt(routing)
+        self._store.state_put(ROUTING_STATE, msgspec.msgpack.encode(routing), self._kept, ROUTING_STATE)
+
+    def _adopt(self, routing: Routing) -> None:
+        self.routing = routing
+        self._workers = {worker.drive_id: worker for worker in routing.workers}
+        own_id = self._own.drive_id
+        for chain in routing.chains:
+            if all(replica.drive_id != own_id for replica in chain.replicas):
+                continue
+            known = self.replicas.get(chain.chain_id)
+            if known is None:
+                replica = self.replicas[chain.chain_id] = ChainReplica(chain, own_id, self._first_version)
+                if self._failed:
+                    replica.handle(DriveFailed(self._failed))
+                    self.offline_chains.add(chain.chain_id)
+            elif chain.version > known.chain.version:
+                known.handle(Membership(chain))
+
+    def worker(self, drive_id: str) -> Worker | None:
+        """The worker that serves a drive."""
+        return self._workers.get(drive_id)
+
+    def link(self, drive_id: str) -> Link:
+        """The link to a successor, made at its first use."""
+        link = self._links.get(drive_id)
+        if link is None:
+            assert self.routing is not None
+            link = self._links[drive_id] = Link(
+                drive_id, self.worker, self._own, self.routing.cluster_id, self._pool, self._answered
+            )
+        return link
+
+    def fail_drive(self, why: str) -> None:
+        """The drive failed a write: every target on it stops serving."""
+        if self._failed:
+            return
+        self._failed = why
+        log.error("the drive failed; its targets go offline", drive=self._own.drive_id, reason=why)
+        for chain_id, replica in self.replicas.items():
+            replica.handle(DriveFailed(why))
+            self.offline_chains.add(chain_id)
+
+    def used_links(self) -> list[Link]:
+        """Every link that was made."""
+        return list(self._links.values())

@@ -1,0 +1,208 @@
+"""One drive's worker process: opens the drive, serves it, and tells its supervisor through stdout.
+
+Started as `python -m esker.chunkserver.worker CONFIG` with a pipe as stdin, whose end stops it. Lines on stdout are
+JSON objects: `ready` once it serves, then `alive` every second.
+"""
+
+import asyncio
+import json
+import os
+import sys
+import uuid
+
+import msgspec
+
+from esker.chunkserver.cluster_view import ClusterView
+from esker.chunkserver.config import WorkerConfig
+from esker.chunkserver.engine.io import IoEngine, open_engine
+from esker.chunkserver.engine.store import DriveStore
+from esker.chunkserver.memories import ClientMemories
+from esker.chunkserver.meta_link import MetaLink
+from esker.chunkserver.pool import WorkerPool
+from esker.chunkserver.reads import ReadService
+from esker.chunkserver.runner import ReplicaRunner
+from esker.chunkserver.writes import WriteService
+from esker.runtime import logging
+from esker.runtime.counters import Counters
+from esker.runtime.errors import SettingError
+from esker.runtime.hostid import boot_id, socket_path
+from esker.runtime.process import run
+from esker.wire.errors import EskerError, RequestFailed, UserError
+from esker.wire.messages import Method, StatsReply
+from esker.wire.meta_client import MetaClient, parse_addresses
+from esker.wire.rpc_server import Handler, Identity, Request, RpcServer
+from esker.wire.status import Status
+from esker.wire.types import Worker
+
+log = logging.get_logger("chunkserver.worker")
+
+ALIVE_INTERVAL_S = 1.0
+DRAIN_TIMEOUT_S = 5.0
+EXIT_OK, EXIT_INTERNAL, EXIT_USER_ERROR = 0, 1, 2
+
+
+async def serve(config: WorkerConfig, stop: asyncio.Event) -> int:
+    """Serves the drive until `stop`. Raises `UserError` when it cannot be served at all."""
+    addresses = parse_addresses(config.cluster)
+    engine = open_engine(config.engine)
+    try:
+        cluster_id = await _find_cluster(MetaClient(addresses), config)
+        store = DriveStore.open(
+            config.directory, cluster_id=cluster_id, capacity_bytes=config.capacity_bytes, engine=engine
+        )
+        try:
+            meta = MetaClient(addresses, role="worker", cluster_id=store.cluster_id)
+            reports = MetaClient(addresses, role="worker", cluster_id=store.cluster_id)
+            drive = _Drive(config, store, engine, meta, reports)
+            await drive.serve(stop)
+        finally:
+            await store.drain(DRAIN_TIMEOUT_S)
+            store.close()
+    finally:
+        engine.close()
+    return EXIT_OK
+
+
+async def _find_cluster(meta: MetaClient, config: WorkerConfig) -> str:
+    """The cluster's id, as a metadata server tells it; empty when none answers (a drive of old knows its own)."""
+    try:
+        return (await meta.peer(timeout_s=config.join_timeout_s)).cluster_id
+    except EskerError as error:
+        if not _has_superblock(config.directory):
+            raise UserError(f"{config.directory} is a new drive, and {error}") from error
+        log.warning("serving without a metadata server", directory=config.directory, reason=str(error))
+        return ""
+    finally:
+        await meta.aclose()
+
+
+def _has_superblock(directory: str) -> bool:
+    return os.path.exists(os.path.join(directory, "superblock"))
+
+
+class _Drive:
+    """The parts of a worker, put together."""
+
+    def __init__(
+        self, config: WorkerConfig, store: DriveStore, engine: IoEngine, meta: MetaClient, reports: MetaClient
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._engine = engine
+        self._meta = meta
+        self._reports = reports
+        self._counters = Counters()
+        self._pool = WorkerPool(config.pool_bytes)
+        self._memories = ClientMemories(self._counters)
+        self._incarnation = uuid.uuid4().hex
+
+    async def serve(self, stop: asyncio.Event) -> None:
+        store, counters, pool = self._store, self._counters, self._pool
+        path = socket_path(f"{store.drive_id[:16]}.sock")
+        own = self._own(0, path)
+        view = ClusterView(store, pool, own, lambda op, status: runner.forwarded(op, status))
+        meta_link = MetaLink(self._meta, self._reports, view, counters, lambda: store.used_bytes)
+        runner = ReplicaRunner(store, self._engine, pool, counters, view.link, meta_link.report, view.fail_drive)
+        reads = ReadService(store, self._engine, pool, self._memories, counters, view.offline_chains)
+        writes = WriteService(runner, pool, self._memories, counters, view.replicas, meta_link.refresh)
+        store.on_failed(view.fail_drive)
+        had_routing = view.load()
+        handlers: dict[Method, Handler] = {
+            Method.READ: reads.read,
+            Method.LOOKUP: reads.lookup,
+            Method.CREATE: writes.create,
+            Method.CONFIRM: writes.confirm,
+            Method.REMOVE: writes.remove,
+            Method.REGISTER_MEMORY: self._memories.register,
+            Method.RELEASE_MEMORY: self._memories.release,
+            Method.STATS: self._stats,
+        }
+        server = RpcServer(handlers, Identity(store.cluster_id, store.drive_id, self._incarnation))
+        try:
+            own = self._own(await self._listen(server), path)
+            await server.listen_unix(path)
+            try:
+                await meta_link.join(own, self._config.join_timeout_s)
+            except EskerError as error:
+                refused = isinstance(error, RequestFailed) and error.status is not Status.UNAVAILABLE
+                if refused or not had_routing:
+                    raise UserError(f"{self._config.directory} cannot join the cluster: {error}") from error
+            await self._run(stop, own, meta_link)
+            for successor in view.used_links():
+                await successor.aclose()
+        finally:
+            await server.aclose()
+            await meta_link.aclose()
+
+    async def _listen(self, server: RpcServer) -> int:
+        config = self._config
+        try:
+            return await server.listen_tcp(config.host, config.port)
+        except UserError:
+            if config.keep_port or config.port == 0:
+                raise
+            return await server.listen_tcp(config.host, 0)
+
+    def _own(self, port: int, path: str) -> Worker:
+        return Worker(
+            drive_id=self._store.drive_id,
+            node_id=self._config.node_id,
+            host=self._config.host,
+            port=port,
+            socket_path=path,
+            boot_id=boot_id(),
+            incarnation=self._incarnation,
+            capacity_bytes=self._store.capacity_bytes,
+        )
+
+    def _stats(self, request: Request) -> None:
+        request.reply(StatsReply({**self._counters.snapshot(), **self._store.counters()}))
+
+    async def _run(self, stop: asyncio.Event, own: Worker, meta_link: MetaLink) -> None:
+        _tell(
+            {
+                "event": "ready",
+                "drive_id": own.drive_id,
+                "pid": os.getpid(),
+                "host": own.host,
+                "port": own.port,
+                "socket": own.socket_path,
+                "engine": self._engine.name,
+            }
+        )
+        background = asyncio.ensure_future(meta_link.run())
+        stopping = asyncio.ensure_future(stop.wait())
+        try:
+            while not stopping.done():
+                await asyncio.wait((stopping, background), timeout=ALIVE_INTERVAL_S, return_when="FIRST_COMPLETED")
+                if background.done():
+                    background.result()
+                _tell({"event": "alive"})
+            await meta_link.flush_reports(1.0)
+        finally:
+            stopping.cancel()
+            background.cancel()
+            await asyncio.gather(background, return_exceptions=True)
+
+
+def _tell(event: dict[str, object]) -> None:
+    """A line for the supervisor; it may be gone already."""
+    try:
+        print(json.dumps(event), flush=True)
+    except BrokenPipeError:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - stays for the rest of the process's life
+
+
+def main() -> int:
+    """Entry point; returns the exit code."""
+    config = msgspec.json.decode(sys.argv[1], type=WorkerConfig)
+    logging.configure(f"worker:{os.path.basename(config.directory.rstrip('/')) or config.directory}")
+    try:
+        return run(lambda stop: serve(config, stop), watch_stdin=True)
+    except (UserError, SettingError) as error:
+        _tell({"event": "failed", "reason": " ".join(str(error).split())})
+        return EXIT_USER_ERROR
+
+
+if __name__ == "__main__":
+    sys.exit(main())
