@@ -74,6 +74,10 @@ class Slot:
             raise UserError("slots as tensors need torch: pip install 'esker[torch]'") from None
         return torch.frombuffer(self.view, dtype=torch.uint8 if dtype is None else dtype)
 
+    def first(self, length_bytes: int) -> "SlotPart":
+        """Its first `length_bytes`, for a value that is shorter than the slot."""
+        return SlotPart(self, length_bytes)
+
     @property
     def quarantined(self) -> bool:
         """Whether a worker may still touch it."""
@@ -138,6 +142,18 @@ class Slot:
             self.pool.quarantined -= self._late == 0
             if not self._lent and self._users == 0 and self._late == 0:
                 self.pool.put_back(self)
+
+
+class SlotPart:
+    """The beginning of a slot, as a value or a buffer. Raises `UserError` for a length the slot does not have."""
+
+    __slots__ = ("slot", "view")
+
+    def __init__(self, slot: Slot, length_bytes: int) -> None:
+        if not 1 <= length_bytes <= slot.pool.slot_bytes:
+            raise UserError(f"the first {length_bytes} bytes of a slot that has {slot.pool.slot_bytes}")
+        self.slot = slot
+        self.view = slot.view[:length_bytes]
 
 
 def begin_all(slots: Sequence[Slot], *, writes: bool) -> None:

@@ -62,7 +62,7 @@ def _packed(token_ids: Sequence[int] | npt.NDArray[Any]) -> memoryview:
     if low < 0 or high > TOKEN_ID_MAX:
         raise UserError(f"token id {low if low < 0 else high}; allowed: 0 to {TOKEN_ID_MAX}")
     packed = np.ascontiguousarray(ids, dtype="<u4")
-    return memoryview(packed).cast("B") if sys.byteorder == "little" else memoryview(packed.tobytes())
+    return packed.data.cast("B") if sys.byteorder == "little" else memoryview(packed.tobytes())
 
 
 def _described(ids: npt.NDArray[Any]) -> str:

@@ -1,0 +1,318 @@
+"""The KV-cache client: blocks of a namespace, by key.
+
+Owns the life of a connection to a cluster and the calls' checks; how blocks lie over chunks is for `get.py`, `put.py`
+and `remove.py`. `get`, `exists` and `match_prefix` are one parallel round trip to the drive workers and need no
+metadata server. Every call ends within its deadline with an answer per key: what cannot be reached is a status, never
+an exception. Exceptions are for the caller's mistakes (`UserError`), raised before anything is sent.
+"""
+
+import asyncio
+import os
+from collections import Counter
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any
+
+from esker.client.buffers import BufferPool, begin_all, end_all
+from esker.client.chains import ChainRoutes
+from esker.client.channel import Transport
+from esker.client.lookups import lookup
+from esker.client.routing import RoutingCache
+from esker.client.workers import Workers
+from esker.kvclient.get import get_blocks
+from esker.kvclient.keyspace import Keyspace
+from esker.kvclient.memory import destinations, sources
+from esker.kvclient.put import Put
+from esker.kvclient.remove import remove_blocks
+from esker.kvclient.results import ClientStatistics, GetResult, PutResult
+from esker.runtime.counters import Counters
+from esker.wire.errors import RequestFailed, UserError
+from esker.wire.messages import Method, NamespaceOpen, NamespaceReply
+from esker.wire.meta_client import MetaClient, parse_addresses
+from esker.wire.placement import SlotTable
+from esker.wire.status import Status
+from esker.wire.types import Geometry
+
+CONNECT_TIMEOUT_S = 5.0
+GET_TIMEOUT_S = 5.0
+PUT_TIMEOUT_S = 10.0
+LOOKUP_TIMEOUT_S = 1.0
+POOL_BYTES = 64 << 20
+NOT_READY_DELAY_S = 0.1
+
+
+class KVCacheClient:
+    """An open namespace. Make it with `connect`; use it on one event loop.
+
+    Keys are bytes (1 to 256). `start` is the position of a call's first key in its prefix, and `anchor` the key of the
+    first block of its run where it lies inside one; both only matter in namespaces with `run_blocks` above 1.
+    """
+
+    def __init__(
+        self, meta: MetaClient, routing: RoutingCache, keyspace: Keyspace, pool: BufferPool, *, owns_pool: bool
+    ) -> None:
+        self.pool = pool
+        """Slots for values and buffers, read and written by workers of this host without a copy."""
+        self._meta = meta
+        self._routing = routing
+        self._keyspace = keyspace
+        self._owns_pool = owns_pool
+        self._counters = Counters()
+        self._closed = False
+
+    @classmethod
+    async def connect(
+        cls,
+        cluster: str,
+        namespace: str,
+        geometry: Geometry,
+        *,
+        transport: str = Transport.AUTO,
+        pool: BufferPool | None = None,
+        pool_bytes: int = POOL_BYTES,
+        create: bool = True,
+        timeout_s: float = CONNECT_TIMEOUT_S,
+    ) -> "KVCacheClient":
+        """Opens `namespace` (made if absent, unless `create` is False) of the cluster at `host:port[,host:port]`.
+
+        `transport` is `auto`, `tcp` or `local`. `pool` may be shared by clients; without one a pool of `pool_bytes`
+        in slots of the longest block is made, and closed with the client. Raises `UserError` for bad addresses or
+        figures, a transport that cannot be had, and a geometry other than the namespace's; `ConnectionFailed`, saying
+        where it looked, when no metadata server answered in time; `RequestFailed` where the cluster is not ready.
+        """
+        chosen = _transport(transport)
+        resolved = _resolved(geometry)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        meta = MetaClient(parse_addresses(cluster))
+        made = None
+        workers: Workers | None = None
+        try:
+            reply = await _open_namespace(meta, NamespaceOpen(namespace, resolved, create), deadline)
+            opened = reply.namespace
+            if pool is None:
+                pool = made = BufferPool(opened.geometry.block_bytes_max, _slots(pool_bytes, resolved))
+            routing = RoutingCache(meta, lambda new: workers.apply(new) if workers is not None else None)
+            workers = Workers(chosen, [pool], routing.refresh, os.urandom(16).hex())
+            workers.apply(await routing.load(max(0.001, deadline - loop.time())))
+            await workers.wait_tried(max(0.001, deadline - loop.time()))
+            routes = ChainRoutes(workers, opened.table_id, opened.table_version)
+            keyspace = Keyspace(opened, SlotTable(reply.placement, routes.chain_count), routes, workers)
+            return cls(meta, routing, keyspace, pool, owns_pool=made is not None)
+        except BaseException:
+            if workers is not None:
+                await workers.aclose()
+                await routing.aclose()
+            await meta.aclose()
+            if made is not None:
+                made.close()
+            raise
+
+    @property
+    def geometry(self) -> Geometry:
+        """The namespace's geometry, with everything filled in."""
+        return self._keyspace.namespace.geometry
+
+    @property
+    def salt(self) -> bytes:
+        """The namespace's secret salt, for `prefix_keys`."""
+        return self._keyspace.namespace.salt
+
+    async def put(
+        self,
+        keys: Sequence[bytes],
+        values: Sequence[Any],
+        start: int = 0,
+        anchor: bytes | None = None,
+        timeout_s: float | None = None,
+    ) -> list[PutResult]:
+        """Stores each value under its key, write-once; one result per key, within 10 s by default.
+
+        Values are slots of the pool, parts of them (`slot.first(n)`) or contiguous memory of 1 byte to
+        `block_bytes_max`; a bare slot stands for `block_bytes_max` bytes. They must not change before the end.
+        """
+        self._check_open()
+        _same_length(keys, values, "values")
+        objects, chains = self._keyspace.locate(keys, start, anchor)
+        memory = sources(values, self._keyspace.block_bytes_max)
+        deadline_s = PUT_TIMEOUT_S if timeout_s is None else timeout_s
+        ends_at = asyncio.get_running_loop().time() + deadline_s
+        begin_all(memory.leases, writes=False)
+        try:
+            results: list[PutResult | None] = [None] * len(keys)
+            for positions in _distinct(keys):
+                left_s = max(0.001, ends_at - asyncio.get_running_loop().time())
+                whole = len(positions) == len(keys)
+                put = Put(
+                    self._keyspace,
+                    keys if whole else [keys[at] for at in positions],
+                    objects if whole else [objects[at] for at in positions],
+                    chains if whole else chains[positions],
+                    memory if whole else memory.at(positions),
+                    left_s,
+                )
+                for at, result in zip(positions, await put.run(), strict=True):
+                    results[at] = result
+        finally:
+            end_all(memory.leases)
+        answered = [result for result in results if result is not None]
+        self._count("put", answered)
+        return answered
+
+    async def get(
+        self,
+        keys: Sequence[bytes],
+        buffers: Sequence[Any],
+        start: int = 0,
+        anchor: bytes | None = None,
+        timeout_s: float | None = None,
+    ) -> list[GetResult]:
+        """Reads each key's block into its buffer; one result per key, within 5 s by default.
+
+        Buffers are slots of the pool or writable contiguous memory. Only with status OK, and only up to the result's
+        length, does a buffer hold the block; elsewhere its content is undefined. Every returned block was verified.
+        """
+        self._check_open()
+        _same_length(keys, buffers, "buffers")
+        objects, chains = self._keyspace.locate(keys, start, anchor)
+        memory = destinations(buffers)
+        begin_all(memory.leases, writes=True)
+        try:
+            results = await get_blocks(
+                self._keyspace, objects, chains, memory, GET_TIMEOUT_S if timeout_s is None else timeout_s
+            )
+        finally:
+            end_all(memory.leases)
+        self._count("get", results)
+        return results
+
+    async def exists(
+        self, keys: Sequence[bytes], start: int = 0, anchor: bytes | None = None, timeout_s: float | None = None
+    ) -> list[bool]:
+        """Whether each block is there, within 1 s by default; what is not answered by then counts as absent."""
+        self._check_open()
+        objects, chains = self._keyspace.locate(keys, start, anchor)
+        deadline_s = LOOKUP_TIMEOUT_S if timeout_s is None else timeout_s
+        present = await lookup(self._keyspace.routes, self._keyspace.space, b"".join(objects), chains, deadline_s)
+        self._counters.add("lookup_keys", len(keys))
+        self._counters.add("lookup_hits", int(present.sum()))
+        flags: list[bool] = present.view(bool).tolist()
+        return flags
+
+    async def match_prefix(
+        self, keys: Sequence[bytes], start: int = 0, anchor: bytes | None = None, timeout_s: float | None = None
+    ) -> int:
+        """How many of the first keys are there without a gap; one round trip, within 1 s by default."""
+        present = await self.exists(keys, start, anchor, timeout_s)
+        return present.index(False) if False in present else len(present)
+
+    async def remove(
+        self, keys: Sequence[bytes], start: int = 0, anchor: bytes | None = None, timeout_s: float | None = None
+    ) -> list[Status]:
+        """Removes blocks; OK or NOT_FOUND per key, or why it could not (TIMEOUT: unknown), within 10 s by default."""
+        self._check_open()
+        objects, chains = self._keyspace.locate(keys, start, anchor)
+        statuses = await remove_blocks(
+            self._keyspace, objects, chains, PUT_TIMEOUT_S if timeout_s is None else timeout_s
+        )
+        for status, count in Counter(statuses).items():
+            self._counters.add(f"remove_{status.name.lower()}", count)
+        return statuses
+
+    def statistics(self) -> ClientStatistics:
+        """Totals since `connect`."""
+        states = self._keyspace.workers.by_drive
+        return ClientStatistics(
+            counters=self._counters.snapshot(),
+            per_drive_read_bytes={drive: state.read_bytes for drive, state in states.items()},
+            per_drive_written_bytes={drive: state.written_bytes for drive, state in states.items()},
+            transports={
+                drive: Transport.LOCAL if state.channel.local else Transport.TCP
+                for drive, state in states.items()
+                if state.channel is not None
+            },
+            pool=self.pool.statistics(),
+        )
+
+    async def aclose(self) -> None:
+        """Ends all connections, and the pool where the client made it. Safe to call again."""
+        if self._closed:
+            return
+        self._closed = True
+        await self._keyspace.workers.aclose()
+        await self._routing.aclose()
+        await self._meta.aclose()
+        if self._owns_pool:
+            self.pool.close()
+
+    async def __aenter__(self) -> "KVCacheClient":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise UserError("this client is closed; connect again")
+
+    def _count(self, operation: str, results: Sequence[GetResult] | Sequence[PutResult]) -> None:
+        for status, count in Counter([result.status for result in results]).items():
+            self._counters.add(f"{operation}_{status.name.lower()}", count)
+
+
+async def _open_namespace(meta: MetaClient, body: NamespaceOpen, deadline: float) -> NamespaceReply:
+    """Waits, within the deadline, for a cluster whose drives are still joining."""
+    loop = asyncio.get_running_loop()
+    while True:
+        left_s = deadline - loop.time()
+        try:
+            return await meta.call(Method.NAMESPACE_OPEN, body, NamespaceReply, timeout_s=max(0.001, left_s))
+        except RequestFailed as failure:
+            if failure.status in (Status.GEOMETRY, Status.BAD_REQUEST, Status.NOT_FOUND):
+                raise UserError(f"namespace {body.name!r}: {failure.message}") from failure
+            if failure.status is not Status.NOT_READY or left_s <= NOT_READY_DELAY_S:
+                raise
+        await asyncio.sleep(NOT_READY_DELAY_S)
+
+
+def _transport(name: str) -> Transport:
+    try:
+        return Transport(name)
+    except ValueError:
+        raise UserError(f"transport is {name!r}; allowed: {', '.join(Transport)}") from None
+
+
+def _resolved(geometry: Geometry) -> Geometry:
+    try:
+        return geometry.resolved()
+    except ValueError as error:
+        raise UserError(str(error)) from error
+
+
+def _slots(pool_bytes: int, geometry: Geometry) -> int:
+    slots = pool_bytes // geometry.block_bytes_max
+    if slots < 1:
+        raise UserError(f"a pool of {pool_bytes} bytes has no room for a block of {geometry.block_bytes_max} bytes")
+    return slots
+
+
+def _same_length(keys: Sequence[bytes], others: Sequence[Any], name: str) -> None:
+    if len(keys) != len(others):
+        raise UserError(f"{len(keys)} keys but {len(others)} {name}")
+
+
+def _distinct(keys: Sequence[bytes]) -> list[list[int]]:
+    """Positions in rounds within which no key repeats: a later value of the same key meets the earlier one stored."""
+    everything = list(range(len(keys)))
+    if len(set(keys)) == len(keys):
+        return [everything] if keys else []
+    seen: Counter[bytes] = Counter()
+    rounds: list[list[int]] = []
+    for at, key in enumerate(keys):
+        if seen[key] == len(rounds):
+            rounds.append([])
+        rounds[seen[key]].append(at)
+        seen[key] += 1
+    return rounds
