@@ -102,6 +102,23 @@ class Committer:
         self._loop.call_soon_threadsafe(self._stopped.set)
 
     def _perform(self, group: list[_Commit]) -> None:
+        try:
+            applied = self._write(group)
+        except lmdb.MapFullError:
+            self._fail(group, "the metadata store has reached its largest size; remove data from the cluster")
+        except lmdb.DiskError:
+            self._fail(group, "no space left on the metadata drive; free some")
+        except Exception as error:
+            # An I/O error leaves LMDB's own view in doubt, so nothing more may be built on it.
+            reason = f"the metadata store failed ({type(error).__name__}: {error}); check its drive, then restart"
+            self._failure = reason
+            self._fail(group, reason)
+        else:
+            self.groups += applied > 0
+            self.commits += applied
+
+    def _write(self, group: list[_Commit]) -> int:
+        """Make a group durable; how many of it were applied."""
         version = self._version + 1
         txn = self._environment.begin(write=True)
         try:
@@ -110,15 +127,7 @@ class Committer:
                 txn.put(VERSION_KEY, version.to_bytes(8, "big"), db=self._engine_database)
                 txn.commit()
                 self._version = version
-                self.groups += 1
-                self.commits += applied
-        except lmdb.MapFullError:
-            self._fail(group, "the metadata store has reached its largest size; remove data from the cluster")
-        except Exception as error:
-            # An I/O error leaves LMDB's own view in doubt, so nothing more may be built on it.
-            reason = f"the metadata store failed ({type(error).__name__}: {error}); check its drive, then restart"
-            self._failure = reason
-            self._fail(group, reason)
+            return applied
         finally:
             txn.abort()
 

@@ -30,6 +30,7 @@ MAP_BYTES = 64 * GIB
 SNAPSHOTS_MAX = 2048
 SHARE_S = 1.0
 """How long a snapshot is handed to new transactions."""
+SNAPSHOT_LIFE_S = AGE_S + SHARE_S
 
 
 class EmbeddedStore(Store):
@@ -124,7 +125,7 @@ class LmdbSnapshot:
         self._store = store
         self._txn = txn
         self._data = data
-        self._expiry = asyncio.get_running_loop().call_later(AGE_S + SHARE_S, self.expire)
+        self._expiry = asyncio.get_running_loop().call_later(SNAPSHOT_LIFE_S, self.expire)
 
     def get(self, key: bytes) -> bytes | None:
         self._check()
@@ -149,7 +150,7 @@ class LmdbSnapshot:
 
     def _check(self) -> None:
         if self.expired:
-            raise TransactionTooOld(f"its snapshot was closed after {AGE_S + SHARE_S:g} s")
+            raise TransactionTooOld(f"its snapshot was closed after {SNAPSHOT_LIFE_S:g} s")
 
 
 def _version(txn: lmdb.Transaction, engine_database: Any) -> int:

@@ -1,0 +1,138 @@
+"""The block catalog: idempotent reports, exact counters, pages."""
+
+import asyncio
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from esker.meta.catalog import LIST_LIMIT_MAX, TRANSACTION_ENTRIES_MAX, Catalog
+from esker.meta.namespaces import open_namespace
+from esker.meta.store.base import Store
+from esker.meta.store.memory import MemoryStore
+from esker.wire.errors import RequestFailed
+from esker.wire.messages import CatalogEntry, CatalogList, NamespaceOpen
+from esker.wire.status import Status
+from esker.wire.types import Geometry
+
+from .conftest import join_all
+
+
+def entry(number: int, block_bytes: int = 1000, created_ms: int = 5, namespace_id: int = 1) -> CatalogEntry:
+    object_id = number.to_bytes(16, "big")[::-1]
+    return CatalogEntry(namespace_id, object_id, b"key%d" % number, block_bytes, 1, created_ms)
+
+
+def removal(number: int) -> CatalogEntry:
+    return CatalogEntry(1, entry(number).object_id, b"", 0, 0, 0)
+
+
+async def add_namespaces(store: Store) -> None:
+    for name in ("a", "b"):
+        await open_namespace(store, NamespaceOpen(name, Geometry(block_bytes_max=4096)), Random(1).randbytes)
+
+
+@pytest.fixture
+async def catalog(ready_store: Store) -> Catalog:
+    await add_namespaces(ready_store)
+    return Catalog(ready_store)
+
+
+async def test_what_was_reported_is_listed_and_counted(catalog: Catalog) -> None:
+    await catalog.report([entry(1), entry(2, 500), entry(3, namespace_id=2)])
+    assert (await catalog.page(CatalogList(1, b"", 10))).entries == (entry(1), entry(2, 500))
+    assert await catalog.totals() == {1: (2, 1500), 2: (1, 1000)}
+
+
+async def test_a_report_that_comes_twice_counts_once(catalog: Catalog) -> None:
+    for _ in range(2):
+        await catalog.report([entry(1), entry(2), removal(3)])
+    assert await catalog.totals() == {1: (2, 2000)}
+    await catalog.report([entry(1, 400), entry(1, 300)])
+    assert await catalog.totals() == {1: (2, 1300)}
+    for _ in range(2):
+        await catalog.report([removal(1), entry(2), removal(2)])
+    assert await catalog.totals() == {1: (0, 0)}
+    assert (await catalog.page(CatalogList(1, b"", 10))).entries == ()
+
+
+async def test_pages_follow_each_other_in_object_order(catalog: Catalog) -> None:
+    await catalog.report([entry(number) for number in range(250)] + [entry(7, namespace_id=2)])
+    found: list[CatalogEntry] = []
+    after = b""
+    while page := (await catalog.page(CatalogList(1, after, 100))).entries:
+        found.extend(page)
+        after = page[-1].object_id
+    assert found == sorted((entry(number) for number in range(250)), key=lambda entry: entry.object_id)
+
+
+async def test_a_report_larger_than_a_transaction(catalog: Catalog) -> None:
+    count = 2 * TRANSACTION_ENTRIES_MAX + 1
+    await catalog.report([entry(number) for number in range(count)])
+    assert await catalog.totals() == {1: (count, 1000 * count)}
+
+
+async def test_reports_of_several_workers_at_once(catalog: Catalog) -> None:
+    async def reports(first: int) -> None:
+        for start in range(first, first + 60, 20):
+            await catalog.report([entry(number) for number in range(start, start + 20)])
+
+    await asyncio.gather(*(reports(first) for first in (0, 40, 80, 0)))
+    assert await catalog.totals() == {1: (140, 140_000)}
+
+
+@settings(max_examples=30)
+@given(st.lists(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3)), max_size=6), max_size=6), st.randoms())
+async def test_counters_are_exact_when_answers_are_lost(batches: list, chance: Random) -> None:
+    armed = False
+    store = MemoryStore(fault=lambda: chance.choice([None, "before", "after"]) if armed else None)
+    await join_all(store, 2)
+    await add_namespaces(store)
+    catalog = Catalog(store)
+    armed = True
+    model: dict[int, int] = {}
+    for batch in batches:
+        await catalog.report([entry(number, 100 * size) if size else removal(number) for number, size in batch])
+        for number, size in batch:
+            model.pop(number, None)
+            if size:
+                model[number] = 100 * size
+    armed = False
+    assert (await catalog.totals()).get(1, (0, 0)) == (len(model), sum(model.values()))
+    listed = (await catalog.page(CatalogList(1, b"", 100))).entries
+    assert {e.key: e.block_bytes for e in listed} == {b"key%d" % number: size for number, size in model.items()}
+    await store.aclose()
+
+
+@pytest.mark.parametrize("bad", [
+    CatalogEntry(1, b"short", b"k", 1, 1, 1),
+    CatalogEntry(1, bytes(16), b"", 1, 1, 1),
+    CatalogEntry(1, bytes(16), b"k" * 257, 1, 1, 1),
+    CatalogEntry(1, bytes(16), b"k", 0, 1, 1),
+    CatalogEntry(1, bytes(16), b"k", 1, 0, 1),
+    CatalogEntry(1, bytes(16), b"k", 1, 1, -1),
+    CatalogEntry(0, bytes(16), b"k", 1, 1, 1),
+    CatalogEntry(1 << 32, bytes(16), b"k", 1, 1, 1),
+])  # fmt: skip
+async def test_a_malformed_entry_refuses_the_whole_report(catalog: Catalog, bad: CatalogEntry) -> None:
+    with pytest.raises(RequestFailed, match="malformed catalog entry") as caught:
+        await catalog.report([entry(1), bad])
+    assert caught.value.status == Status.BAD_REQUEST
+    assert await catalog.totals() == {}
+
+
+async def test_an_unknown_namespace_is_refused(catalog: Catalog) -> None:
+    with pytest.raises(RequestFailed, match="there is no namespace 3") as caught:
+        await catalog.report([entry(1), entry(1, namespace_id=3)])
+    assert caught.value.status == Status.NOT_FOUND
+    assert await catalog.totals() == {}
+
+
+@pytest.mark.parametrize("request_", [
+    CatalogList(1, b"", 0), CatalogList(1, b"", LIST_LIMIT_MAX + 1), CatalogList(1, b"x", 1), CatalogList(-1, b"", 1),
+])  # fmt: skip
+async def test_malformed_pages(catalog: Catalog, request_: CatalogList) -> None:
+    with pytest.raises(RequestFailed) as caught:
+        await catalog.page(request_)
+    assert caught.value.status == Status.BAD_REQUEST

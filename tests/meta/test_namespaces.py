@@ -1,0 +1,98 @@
+"""Opening namespaces: made once, found again, refused where geometry, name or cluster do not fit."""
+
+import asyncio
+from random import Random
+
+import pytest
+
+from esker.meta.cluster import found_cluster, join
+from esker.meta.namespaces import list_namespaces, open_namespace
+from esker.meta.store.base import Store
+from esker.wire.errors import RequestFailed
+from esker.wire.limits import PLACEMENT_SLOTS
+from esker.wire.messages import NamespaceOpen, NamespaceReply
+from esker.wire.status import Status
+from esker.wire.types import Geometry
+
+from .conftest import cluster_record, dead, worker
+
+GEOMETRY = Geometry(block_bytes_max=655360, block_tokens=16, model="llama", dtype="bf16")
+random_bytes = Random(3).randbytes
+
+
+async def opened(store: Store, name: str = "kv", geometry: Geometry = GEOMETRY, create: bool = True) -> NamespaceReply:
+    reply, _ = await open_namespace(store, NamespaceOpen(name, geometry, create), random_bytes)
+    return reply
+
+
+async def test_it_is_made_once_and_found_again(ready_store: Store) -> None:
+    first, made = await open_namespace(ready_store, NamespaceOpen("kv", GEOMETRY), random_bytes)
+    assert made
+    namespace = first.namespace
+    assert (namespace.namespace_id, namespace.name, namespace.table_id, namespace.table_version) == (1, "kv", 1, 1)
+    assert namespace.geometry == GEOMETRY.resolved()
+    assert len(namespace.salt) == 32
+    assert len(first.placement) == 2 * PLACEMENT_SLOTS
+
+    again, made = await open_namespace(ready_store, NamespaceOpen("kv", GEOMETRY.resolved()), random_bytes)
+    assert not made
+    assert again == first
+
+
+async def test_each_has_its_own_id_and_salt(ready_store: Store) -> None:
+    replies = await asyncio.gather(*(opened(ready_store, name) for name in ("a", "b/c", "d.e_f-g")))
+    namespaces = sorted((reply.namespace for reply in replies), key=lambda namespace: namespace.namespace_id)
+    assert [namespace.namespace_id for namespace in namespaces] == [1, 2, 3]
+    assert len({namespace.salt for namespace in namespaces}) == 3
+    assert (await list_namespaces(ready_store)).namespaces == tuple(namespaces)
+
+
+async def test_two_clients_that_race_get_the_same(ready_store: Store) -> None:
+    first, second = await asyncio.gather(opened(ready_store), opened(ready_store))
+    assert first == second
+
+
+async def test_another_geometry_is_refused_with_both_values(ready_store: Store) -> None:
+    await opened(ready_store)
+    with pytest.raises(RequestFailed) as caught:
+        await opened(ready_store, geometry=Geometry(block_bytes_max=1048576, block_tokens=16, model="llama"))
+    assert caught.value.status == Status.GEOMETRY
+    assert caught.value.message == (
+        "namespace 'kv' has another geometry: block_bytes_max: namespace has 655360, you asked 1048576; "
+        "stripe_unit_bytes: namespace has 655360, you asked 1048576; dtype: namespace has 'bf16', you asked ''"
+    )
+
+
+async def test_absent_and_not_to_be_made(ready_store: Store) -> None:
+    with pytest.raises(RequestFailed, match="there is no namespace 'kv'") as caught:
+        await opened(ready_store, create=False)
+    assert caught.value.status == Status.NOT_FOUND
+    assert (await list_namespaces(ready_store)).namespaces == ()
+
+
+async def test_before_the_chains_exist(store: Store) -> None:
+    await found_cluster(store, cluster_record(), any_id=True)
+    await join(store, worker(0), dead)
+    await join(store, worker(1), dead)
+    with pytest.raises(RequestFailed, match="no chains yet: 2 of 4 drives have joined") as caught:
+        await opened(store)
+    assert caught.value.status == Status.NOT_READY
+
+
+@pytest.mark.parametrize("name", ["", "a b", "x" * 129, "naïve", "a\n", "a:b", "\x00"])
+async def test_bad_names(ready_store: Store, name: str) -> None:
+    with pytest.raises(RequestFailed, match="allowed: 1 to 128 characters of") as caught:
+        await opened(ready_store, name)
+    assert caught.value.status == Status.BAD_REQUEST
+
+
+@pytest.mark.parametrize("geometry", [
+    Geometry(block_bytes_max=0),
+    Geometry(block_bytes_max=65536, stripe_unit_bytes=5000),
+    Geometry(block_bytes_max=65536, stripe_unit_bytes=128 << 20),
+    Geometry(block_bytes_max=65536, run_blocks=0),
+])  # fmt: skip
+async def test_bad_geometries(ready_store: Store, geometry: Geometry) -> None:
+    with pytest.raises(RequestFailed, match="allowed") as caught:
+        await opened(ready_store, geometry=geometry)
+    assert caught.value.status == Status.BAD_REQUEST
