@@ -11,15 +11,16 @@ import asyncio
 import contextlib
 import os
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Protocol, TypeVar
 
 import msgspec
 import uvloop
 
+from esker.runtime.errors import SettingError
 from esker.runtime.process import raise_open_files_limit
-from esker.tools.exit_codes import ExitCode
+from esker.tools.exit_codes import ExitCode, exit_code_of
 from esker.wire.errors import ConnectionFailed, DeadlineExceeded, EskerError, UserError
 
 LINE_BYTES_MAX = 64 * 1024 * 1024
@@ -44,8 +45,11 @@ class Child:
         self._process = process
 
     @classmethod
-    async def start(cls, name: str, arguments: Sequence[str]) -> "Child":
-        """Starts this interpreter's executable with the arguments, such as `-m`, a module and its own."""
+    async def start(cls, name: str, arguments: Sequence[str], environment: Mapping[str, str] | None = None) -> "Child":
+        """Starts this interpreter's executable with the arguments, such as `-m`, a module and its own.
+
+        `environment` None: this process's own.
+        """
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             *arguments,
@@ -53,6 +57,7 @@ class Child:
             stdout=asyncio.subprocess.PIPE,
             limit=LINE_BYTES_MAX,
             start_new_session=True,
+            env=environment,
         )
         return cls(name, process)
 
@@ -69,8 +74,11 @@ class Child:
         """Waits for the end of the process."""
         return await self._process.wait()
 
-    async def line(self, timeout_s: float) -> bytes:
-        """The next line of stdout. Raises `DeadlineExceeded`, and `ChildEnded` when there will be none."""
+    async def line(self, timeout_s: float | None) -> bytes:
+        """The next line of stdout, within `timeout_s` (None: whenever it comes, up to the child's end).
+
+        Raises `DeadlineExceeded`, and `ChildEnded` when there will be none.
+        """
         assert self._process.stdout is not None
         try:
             async with asyncio.timeout(timeout_s):
@@ -88,12 +96,7 @@ class Child:
         """
         assert self._process.stdin is not None
         self._process.stdin.write(msgspec.json.encode(request) + b"\n")
-        line = await self.line(timeout_s)
-        try:
-            failed = msgspec.json.decode(line, type=Failed)
-        except msgspec.ValidationError:
-            return msgspec.json.decode(line, type=answer)
-        raise _error_of(failed)
+        return decode_answer(await self.line(timeout_s), answer)
 
     def kill(self) -> None:
         """SIGKILL, unless it has ended."""
@@ -138,6 +141,20 @@ class ChildEnded(EskerError):
     def __init__(self, name: str, status: int) -> None:
         super().__init__(f"{name} ended with status {status} before it answered")
         self.status = status
+
+
+def decode_answer(line: bytes, kind: type[T]) -> T:
+    """What a child's line says. Raises the error in it, where it is a `Failed`."""
+    try:
+        failed = msgspec.json.decode(line, type=Failed)
+    except msgspec.ValidationError:
+        return msgspec.json.decode(line, type=kind)
+    raise _error_of(failed)
+
+
+def failed_line(error: EskerError | SettingError) -> str:
+    """How a child says that it failed."""
+    return msgspec.json.encode(Failed(str(error), exit_code_of(error))).decode()
 
 
 def _error_of(failed: Failed) -> EskerError:
@@ -209,7 +226,7 @@ async def answer_lines(answer: Answer) -> None:
             try:
                 reply = await answer(line)
             except EskerError as error:
-                reply = Failed(str(error), _exit_code_of(error))
+                reply = Failed(str(error), exit_code_of(error))
             sys.stdout.buffer.write(msgspec.json.encode(reply) + b"\n")
             sys.stdout.buffer.flush()
     except asyncio.CancelledError:
@@ -217,9 +234,3 @@ async def answer_lines(answer: Answer) -> None:
             raise
     finally:
         transport.close()
-
-
-def _exit_code_of(error: EskerError) -> int:
-    if isinstance(error, UserError):
-        return ExitCode.USAGE
-    return ExitCode.UNREACHABLE if isinstance(error, ConnectionFailed | DeadlineExceeded) else ExitCode.DEGRADED

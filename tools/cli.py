@@ -11,9 +11,11 @@ from typing import NoReturn
 import typer
 
 from esker.runtime.errors import SettingError
+from esker.tools.commands import cluster, processes
+from esker.tools.commands.bench import bench
 from esker.tools.commands.trace import trace_app
-from esker.tools.exit_codes import ExitCode, epilog
-from esker.wire.errors import ConnectionFailed, DeadlineExceeded, EskerError, UserError
+from esker.tools.exit_codes import ExitCode, epilog, exit_code_of
+from esker.wire.errors import EskerError
 
 app = typer.Typer(
     name="esker",
@@ -23,6 +25,10 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.command()(processes.meta)
+app.command()(processes.chunkserver)
+app.command()(cluster.dev)
+app.command()(bench)
 app.add_typer(trace_app, name="trace")
 
 
@@ -38,18 +44,10 @@ def main() -> NoReturn:
     """Runs the command line and exits with its code."""
     try:
         app(prog_name="esker")
-    except (UserError, SettingError) as error:
-        _end(error, ExitCode.USAGE)
-    except (ConnectionFailed, DeadlineExceeded) as error:
-        _end(error, ExitCode.UNREACHABLE)
-    except EskerError as error:
-        _end(error, ExitCode.DEGRADED)
+    except (EskerError, SettingError) as error:
+        # One line, whatever the message holds.
+        print("error:", " ".join(str(error).split()), file=sys.stderr)
+        sys.exit(exit_code_of(error))
     except KeyboardInterrupt:
         sys.exit(ExitCode.INTERRUPTED)
     raise AssertionError("the command line returned without an exit code")
-
-
-def _end(error: Exception, code: ExitCode) -> NoReturn:
-    """One line on stderr, whatever the message holds."""
-    print("error:", " ".join(str(error).split()), file=sys.stderr)
-    sys.exit(code)

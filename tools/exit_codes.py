@@ -2,6 +2,9 @@
 
 from enum import IntEnum
 
+from esker.runtime.errors import SettingError
+from esker.wire.errors import ConnectionFailed, DeadlineExceeded, EskerError, UserError
+
 
 class ExitCode(IntEnum):
     """How a command ended."""
@@ -29,3 +32,10 @@ MEANING = {
 def epilog() -> str:
     """The codes as one paragraph of `--help`."""
     return "Exit codes: " + "; ".join(f"{code.value} {MEANING[code]}" for code in ExitCode) + "."
+
+
+def exit_code_of(error: EskerError | SettingError) -> ExitCode:
+    """The code of a command that an error ended."""
+    if isinstance(error, UserError | SettingError):
+        return ExitCode.USAGE
+    return ExitCode.UNREACHABLE if isinstance(error, ConnectionFailed | DeadlineExceeded) else ExitCode.DEGRADED

@@ -18,6 +18,7 @@ from esker.tools.bench.blocks import Blocks
 from esker.tools.bench.result import Measured, flow_of
 from esker.tools.bench.workload import Mode, Workload, mixed_order, read_order, write_order
 from esker.tools.child import run_child
+from esker.tools.inspect_cluster import transport_of
 from esker.wire.errors import EskerError
 
 MODULE = "esker.tools.bench.client_job"
@@ -94,7 +95,7 @@ class ClientJob:
             slot.release()
         if workload.mode.reads:
             await load.store(-1, range(workload.blocks))
-        return Opened(slots * workload.block_bytes)
+        return Opened(transport_of(client))
 
     async def _run(self, turn: int) -> Measured:
         assert self._client is not None

@@ -36,6 +36,7 @@ class BenchOptions:
     drives: int = 4
     replicas: int = 2
     seed: int = 0
+    engine: str = "auto"
 
     def __post_init__(self) -> None:
         limit_bytes = 64 * CHUNK_BYTES_MAX
@@ -88,3 +89,19 @@ class BenchOptions:
         """Bytes that a cluster of its own stores at most, copies included."""
         sets = 2 if self.mode is Mode.RANDRW else 1
         return self.dataset_bytes * sets * self.replicas
+
+
+def mode_named(name: str) -> Mode:
+    """The mode called `name`. Raises `UserError` for another name."""
+    try:
+        return Mode(name)
+    except ValueError:
+        raise UserError(f"--rw {name}; allowed: {', '.join(Mode)}") from None
+
+
+def baseline_named(name: str) -> BaselineName:
+    """The baseline called `name`. Raises `UserError` for another name."""
+    try:
+        return BaselineName(name)
+    except ValueError:
+        raise UserError(f"--baseline {name}; allowed: {', '.join(BaselineName)}") from None

@@ -1,0 +1,265 @@
+"""A whole cluster on this machine: one metadata server and one chunk server with N drives, as child processes.
+
+Owns: starting them in order, waiting until blocks can be stored, starting again what dies, stopping all. An `async
+with` block is the cluster's life; leaving it, for whatever reason, ends every process and, where the directory was
+temporary, removes it.
+"""
+
+import asyncio
+import os
+import signal
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from types import TracebackType
+
+import msgspec
+
+from esker.runtime.logging import get_logger
+from esker.tools.child import Child, ChildEnded, T, decode_answer
+from esker.tools.dev_directory import DevDirectory, free_port, merged_state
+from esker.tools.inspect_cluster import view_cluster
+from esker.wire.errors import DeadlineExceeded, EskerError, UserError
+
+log = get_logger("tools.dev")
+
+READY_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 25.0
+RESTART_DELAY_S = 0.5
+HOST = "127.0.0.1"
+
+
+class MetaUp(msgspec.Struct):
+    """Line of `esker meta --json`."""
+
+    host: str
+    port: int
+    cluster_id: str
+
+
+class WorkerUp(msgspec.Struct):
+    """Line of `esker chunkserver --json`: a worker serves, or failed for good."""
+
+    directory: str
+    pid: int
+    port: int
+    drive_id: str
+    engine: str
+    failure: str
+
+
+class ProcessInfo(msgspec.Struct, frozen=True):
+    """One process of the cluster. `port` 0: it does not listen."""
+
+    role: str
+    """`meta`, `chunkserver` (the supervisor) or `worker`."""
+    pid: int
+    port: int
+    directory: str
+    drive_id: str = ""
+
+
+class DevCluster:
+    """The cluster. Raises `UserError` on entering where it cannot be as asked.
+
+    `directory` None: a temporary one below `temporary_base`. Figures left None are those of the directory's earlier
+    start, else 4 drives with 10 GiB each and 2 replicas.
+    """
+
+    def __init__(
+        self,
+        directory: Path | None = None,
+        *,
+        drives: int | None = None,
+        replicas: int | None = None,
+        capacity_bytes: int | None = None,
+        port: int | None = None,
+        engine: str = "auto",
+        temporary_base: Path | None = None,
+        needed_bytes: int = 0,
+    ) -> None:
+        self._path = directory
+        self._asked = (drives, replicas, capacity_bytes)
+        self._port = port
+        self._engine = engine
+        self._temporary_base = temporary_base
+        self._needed_bytes = needed_bytes
+        self._children: dict[str, Child] = {}
+        self._keepers: list[asyncio.Task[None]] = []
+        self._workers: dict[str, WorkerUp] = {}
+        self._changed = asyncio.Event()
+        self._meta_up = MetaUp(HOST, 0, "")
+
+    async def __aenter__(self) -> "DevCluster":
+        claim = DevDirectory.temporary(self._temporary_base) if self._path is None else DevDirectory.claim(self._path)
+        self.directory = claim
+        try:
+            claim.check_room(self._needed_bytes)
+            self.state = merged_state(claim.load(), *self._asked)
+            async with asyncio.timeout(READY_TIMEOUT_S):
+                await self._start()
+        except TimeoutError:
+            await self._stop()
+            raise DeadlineExceeded(f"the cluster was not ready within {READY_TIMEOUT_S:g} s") from None
+        except BaseException:
+            await self._stop()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stop()
+
+    @property
+    def address(self) -> str:
+        """For `--cluster`: where the metadata server listens."""
+        return f"{self._meta_up.host}:{self._meta_up.port}"
+
+    @property
+    def cluster_id(self) -> str:
+        return self._meta_up.cluster_id
+
+    @property
+    def drive_directories(self) -> list[str]:
+        """Of the drives, in order."""
+        return [str(self.directory.drive(number)) for number in range(self.state.drives)]
+
+    def processes(self) -> list[ProcessInfo]:
+        """Every process as it is now: metadata server, supervisor, workers in the drives' order."""
+        meta, supervisor = self._children["meta"], self._children["chunkserver"]
+        return [
+            ProcessInfo("meta", meta.pid, self._meta_up.port, str(self.directory.meta)),
+            ProcessInfo("chunkserver", supervisor.pid, 0, str(self.directory.path)),
+            *(
+                ProcessInfo("worker", worker.pid, worker.port, directory, worker.drive_id)
+                for directory in self.drive_directories
+                if (worker := self._workers.get(directory)) is not None
+            ),
+        ]
+
+    async def wait(self) -> None:
+        """Stays while the cluster can be kept running. Raises what made that impossible."""
+        while True:
+            self._check_keepers()
+            self._changed.clear()
+            await self._changed.wait()
+
+    def kill_worker(self, number: int) -> int:
+        """kill -9 of a drive's worker; returns its pid. Its supervisor starts another."""
+        pid = self._workers[self.drive_directories[number]].pid
+        os.kill(pid, signal.SIGKILL)
+        return pid
+
+    def kill_meta(self) -> int:
+        """kill -9 of the metadata server; returns its pid. Another is started."""
+        child = self._children["meta"]
+        child.kill()
+        return child.pid
+
+    async def restarted(self, pid: int, timeout_s: float = READY_TIMEOUT_S) -> None:
+        """Waits until another process stands in for the one that had `pid`. Raises `DeadlineExceeded`."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while any(process.pid == pid for process in self.processes()):
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            raise DeadlineExceeded(f"nothing took the place of process {pid} within {timeout_s:g} s") from None
+
+    async def _start(self) -> None:
+        wanted = self._port if self._port is not None else free_port(self.state.meta_port)
+        await self._start_meta(wanted)
+        self._keep("meta", lambda: self._start_meta(self._meta_up.port), self._drain)
+        ports = [free_port(port) for port in self.state.worker_ports] or [0] * self.state.drives
+        await self._start_chunkserver(ports)
+        self._keep("chunkserver", lambda: self._start_chunkserver(self._worker_ports()), self._follow_workers)
+        while len(self._workers) < self.state.drives:
+            self._changed.clear()
+            await self._changed.wait()
+            for worker in self._workers.values():
+                if worker.failure:
+                    raise UserError(f"{worker.directory} cannot be served: {worker.failure}")
+            self._check_keepers()
+        view = await view_cluster(self.address)
+        if not view.routing.chains:
+            raise EskerError("all drives have joined, but the metadata server made no chains")
+        self.directory.save(
+            msgspec.structs.replace(self.state, meta_port=self._meta_up.port, worker_ports=tuple(self._worker_ports()))
+        )
+
+    async def _start_meta(self, port: int) -> None:
+        arguments = ["--dir", str(self.directory.meta), "--host", HOST, "--port", str(port)]
+        arguments += ["--drives", str(self.state.drives), "--replicas", str(self.state.replicas)]
+        child = await self._start_child("meta", arguments)
+        self._meta_up = await _line(child, MetaUp)
+        self._changed.set()
+
+    async def _start_chunkserver(self, ports: list[int]) -> None:
+        arguments = ["--cluster", self.address, "--capacity", str(self.state.capacity_bytes)]
+        arguments += ["--node-id", "dev", "--host", HOST, "--engine", self._engine]
+        for directory, port in zip(self.drive_directories, ports, strict=True):
+            arguments += ["--drive", directory, "--port", str(port)]
+        await self._start_child("chunkserver", arguments)
+
+    async def _start_child(self, name: str, arguments: list[str]) -> Child:
+        # Their stderr is the user's terminal: what goes as planned is not said there, unless asked for.
+        environment = {"ESKER_LOG_LEVEL": "warning", **os.environ}
+        child = await Child.start(name, ["-m", "esker", name, "--json", "--watch-stdin", *arguments], environment)
+        self._children[name] = child
+        return child
+
+    def _worker_ports(self) -> list[int]:
+        return [self._workers[directory].port for directory in self.drive_directories]
+
+    def _keep(
+        self, name: str, start: Callable[[], Awaitable[None]], follow: Callable[[Child], Awaitable[None]]
+    ) -> None:
+        """Starts the process again whenever it ends, until the cluster stops."""
+
+        async def keep() -> None:
+            while True:
+                await follow(self._children[name])
+                log.warning("a process of the cluster ended; starting it again", process=name)
+                await asyncio.sleep(RESTART_DELAY_S)
+                await start()
+
+        task = asyncio.ensure_future(keep())
+        task.add_done_callback(lambda _: self._changed.set())
+        self._keepers.append(task)
+
+    def _check_keepers(self) -> None:
+        """Raises what ended a keeper."""
+        for task in self._keepers:
+            if task.done():
+                task.result()
+
+    async def _drain(self, child: Child) -> None:
+        """Waits for the child's end."""
+        await child.wait()
+
+    async def _follow_workers(self, child: Child) -> None:
+        """Takes over what the supervisor says of its workers, until it ends."""
+        while True:
+            try:
+                worker = await _line(child, WorkerUp)
+            except ChildEnded:
+                return
+            self._workers[worker.directory] = worker
+            self._changed.set()
+
+    async def _stop(self) -> None:
+        for task in self._keepers:
+            task.cancel()
+        await asyncio.gather(*self._keepers, return_exceptions=True)
+        self._keepers.clear()
+        # The drives first: what they still have to tell the metadata server finds it there.
+        for name in ("chunkserver", "meta"):
+            child = self._children.pop(name, None)
+            if child is not None:
+                await child.stop(STOP_TIMEOUT_S)
+        self.directory.close()
+
+
+async def _line(child: Child, kind: type[T]) -> T:
+    """The child's next line, whenever it comes. Raises the child's own failure, or `ChildEnded`."""
+    return decode_answer(await child.line(timeout_s=None), kind)
