@@ -19,9 +19,12 @@ from esker.meta.store.conflicts import ConflictWindow
 from esker.meta.store.errors import StoreBusy, StoreError, StoreFailed
 from esker.meta.store.ordered import OrderedMap
 from esker.meta.store.writes import CommitSet, added
+from esker.wire.limits import MIB
 
 QUEUE_MAX = 4096
 GROUP_MAX = 512
+FREE_BYTES_MIN = 16 * MIB
+"""With less left on the file system, a failed commit is put down to lack of space."""
 VERSION_KEY = b"version"
 """In the engine's own database: the newest committed version, u64 big-endian."""
 
@@ -48,14 +51,19 @@ class Committer:
         engine_database: Any,
         version: int,
         clock: Callable[[], float],
+        free_bytes: Callable[[], int],
         committed: Callable[[list[CommitSet]], None],
     ) -> None:
-        """`committed` is called on the loop with what became durable, in order, before it is answered."""
+        """`free_bytes` tells what the file system has left, from any thread.
+
+        `committed` is called on the loop with what became durable, in order, before it is answered.
+        """
         self._environment = environment
         self._data = data
         self._engine_database = engine_database
         self._version = version
         self._clock = clock
+        self._free_bytes = free_bytes
         self._committed = committed
         self._window = ConflictWindow(version, AGE_S)
         self._queue: queue.SimpleQueue[_Commit | None] = queue.SimpleQueue()
@@ -106,9 +114,11 @@ class Committer:
             applied = self._write(group)
         except lmdb.MapFullError:
             self._fail(group, "the metadata store has reached its largest size; remove data from the cluster")
-        except lmdb.DiskError:
-            self._fail(group, "no space left on the metadata drive; free some")
         except Exception as error:
+            if isinstance(error, lmdb.Error) and self._free_bytes() < FREE_BYTES_MIN:
+                # LMDB reports a write that was cut short as an I/O error; the commit is undone, and space may return.
+                self._fail(group, "no space left on the metadata drive; free some")
+                return
             # An I/O error leaves LMDB's own view in doubt, so nothing more may be built on it.
             reason = f"the metadata store failed ({type(error).__name__}: {error}); check its drive, then restart"
             self._failure = reason

@@ -74,6 +74,11 @@ class StoreDirectory:
             while file.read(_READ_BYTES):
                 pass
 
+    def free_bytes(self) -> int:
+        """What an unprivileged process may still write to this file system."""
+        space = os.statvfs(self.path)
+        return space.f_bavail * space.f_frsize
+
     def close(self) -> None:
         """Give the directory up."""
         os.close(self._lock_fd)

@@ -9,13 +9,15 @@ Written on one event loop; must be closed on it. What a directory may hold is `d
 """
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import lmdb
 
 from esker.meta.store.base import AGE_S, KeyValue, Retry, Store
-from esker.meta.store.committer import VERSION_KEY, Committer
+from esker.meta.store.committer import FREE_BYTES_MIN, VERSION_KEY, Committer
 from esker.meta.store.directory import StoreDirectory
 from esker.meta.store.errors import StoreBusy, StoreFailed, TransactionTooOld
 from esker.meta.store.ordered import OrderedMap
@@ -47,8 +49,15 @@ class EmbeddedStore(Store):
         self._shared: LmdbSnapshot | None = None
         self._open: set[LmdbSnapshot] = set()
         self._closed = False
+        version = self._stored_version()
         self._committer = Committer(
-            environment, self._data, self._engine_database, self._stored_version(), self.clock, self._on_committed
+            environment,
+            self._data,
+            self._engine_database,
+            version,
+            self.clock,
+            directory.free_bytes,
+            self._on_committed,
         )
 
     def transaction(self) -> SnapshotTransaction:
@@ -165,12 +174,13 @@ async def open_embedded(path: Path, retry: Retry | None = None) -> EmbeddedStore
     """
     directory = StoreDirectory(path)
     try:
-        environment = _open_environment(directory)
-        try:
-            store = EmbeddedStore(directory, environment, retry or Retry())
-        except BaseException:
-            environment.close()
-            raise
+        with _explained(directory):
+            environment = _open_environment(directory)
+            try:
+                store = EmbeddedStore(directory, environment, retry or Retry())
+            except BaseException:
+                environment.close()
+                raise
     except BaseException:
         directory.close()
         raise
@@ -179,26 +189,33 @@ async def open_embedded(path: Path, retry: Retry | None = None) -> EmbeddedStore
     return store
 
 
-def _open_environment(directory: StoreDirectory) -> lmdb.Environment:
-    options: dict[str, Any] = {"lib_version": 0} if directory.created else {}
+@contextmanager
+def _explained(directory: StoreDirectory) -> Iterator[None]:
     try:
-        environment = lmdb.open(
-            str(directory.data_path),
-            subdir=False,
-            map_size=MAP_BYTES,
-            max_dbs=4,
-            max_readers=SNAPSHOTS_MAX + 64,
-            mode=0o600,
-            **options,
-        )
+        yield
     except (lmdb.Error, OSError, MemoryError) as error:
+        if directory.free_bytes() < FREE_BYTES_MIN:
+            raise UserError(f"no space left on the drive of {directory.path}; free some") from error
         raise UserError(
             f"cannot open {directory.data_path}: {error}; if it is damaged, restore the directory from a backup"
         ) from error
+
+
+def _open_environment(directory: StoreDirectory) -> lmdb.Environment:
+    options: dict[str, Any] = {"lib_version": 0} if directory.created else {}
+    environment = lmdb.open(
+        str(directory.data_path),
+        subdir=False,
+        map_size=MAP_BYTES,
+        max_dbs=4,
+        max_readers=SNAPSHOTS_MAX + 64,
+        mode=0o600,
+        **options,
+    )
     try:
         directory.check_length(environment.info()["last_pgno"], environment.stat()["psize"])
+        directory.preread()
     except BaseException:
         environment.close()
         raise
-    directory.preread()
     return environment

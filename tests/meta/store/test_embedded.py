@@ -159,18 +159,21 @@ class FailingEnvironment:
         return self._environment.begin(write=write)
 
 
-@pytest.mark.parametrize(("error", "message", "goes_on"), [
-    (lmdb.DiskError("no space left"), "no space left on the metadata drive", True),
-    (lmdb.MapFullError("full"), "largest size", True),
-    (lmdb.Error("I/O error"), "check its drive, then restart", False),
-    (OSError(5, "I/O error"), "check its drive, then restart", False),
+@pytest.mark.parametrize(("error", "free_bytes", "message", "goes_on"), [
+    (lmdb.DiskError("no space left"), 4096, "no space left on the metadata drive", True),
+    (lmdb.Error("I/O error"), 4096, "no space left on the metadata drive", True),
+    (lmdb.MapFullError("full"), 1 << 40, "largest size", True),
+    (lmdb.Error("I/O error"), 1 << 40, "check its drive, then restart", False),
+    (OSError(5, "I/O error"), 4096, "check its drive, then restart", False),
 ])  # fmt: skip
-async def test_a_failing_drive_fails_the_group(tmp_path: Path, error: Exception, message: str, goes_on: bool) -> None:
+async def test_a_failing_drive_fails_the_group(
+    tmp_path: Path, error: Exception, message: str, goes_on: bool, free_bytes: int
+) -> None:
     committed: list[CommitSet] = []
     with lmdb.open(str(tmp_path / "x.mdb"), subdir=False, map_size=1 << 24, max_dbs=2) as environment:
         data, own = OrderedMap(environment.open_db(b"data")), environment.open_db(b"engine")
         failing = FailingEnvironment(environment, [error])
-        committer = Committer(failing, data, own, 0, lambda: 0.0, committed.extend)
+        committer = Committer(failing, data, own, 0, lambda: 0.0, lambda: free_bytes, committed.extend)
         with pytest.raises(StoreFailed, match=message):
             await committer.commit(CommitSet(points={b"a": b"1"}))
         assert committed == []
