@@ -5,11 +5,12 @@ second, so hot paths bind what they use to locals and make no object that is not
 
 Facts it rests on:
 
-- `readv`/`writev` with an `Iovec` take any memory; both must outlive the operation, so `_ops` holds them.
+- `readv`/`writev` take any memory through an `iovec`; both must outlive the operation, so `_ops` holds them.
 - The ring's descriptor polls readable exactly while completions wait, so the loop watches it directly: no eventfd has
   to be read, and completions that `submit` already took wake nobody.
 - The completion queue is twice as long as the submission queue and at most `DEPTH` operations are with the kernel, so
   it cannot overflow.
+- The package raises a negative result as `OSError`; here it becomes a number again.
 - Completions are taken out of the ring before the first `done` runs, so a `done` may queue and may raise.
 """
 
@@ -25,6 +26,7 @@ from typing import Any
 import liburing
 
 from esker.chunkserver.engine.io import CLOSE_TIMEOUT_S, DEPTH, SUBMIT_BYTES, Done
+from esker.chunkserver.engine.vectors import Vector, VectorPool
 from esker.chunkserver.engine.waiting import IdleWaiter
 from esker.runtime.logging import get_logger
 
@@ -46,14 +48,17 @@ class RingEngine:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, depth: int = DEPTH) -> None:
         self._loop = loop
+        vectors = VectorPool(depth)
+        self._take_vector = vectors.take
+        self._give_vector_back = vectors.give_back
         self._ring: Any = liburing.Ring()
         liburing.io_uring_queue_init(depth, self._ring, 0)
         self._cqe: Any = liburing.Cqe()
         self._fd: int = self._ring.ring_fd
         self._depth = depth
         self._sequence = 0
-        # By sequence number, in that order: (done, token, buffer, iovec). Only what has a place in the ring.
-        self._ops: dict[int, tuple[Done, Any, memoryview, Any]] = {}
+        # By sequence number, in that order: (done, token, buffer, vector). Only what has a place in the ring.
+        self._ops: dict[int, tuple[Done, Any, memoryview, Vector]] = {}
         # What waits for a place: (sequence, prepare, fd, offset, buffer, done, token).
         self._waiting: deque[tuple[int, _Prepare, int, int, memoryview, Done, Any]] = deque()
         self._unsubmitted = 0
@@ -74,6 +79,8 @@ class RingEngine:
         self._queue(self._prepare_read, fd, offset, buffer, done, token)
 
     def write(self, fd: int, offset: int, buffer: memoryview, done: Done, token: Any) -> None:
+        if buffer.readonly:
+            buffer = memoryview(bytearray(buffer))
         self._queue(self._prepare_write, fd, offset, buffer, done, token)
 
     def _queue(self, prepare: _Prepare, fd: int, offset: int, buffer: memoryview, done: Done, token: Any) -> None:
@@ -84,11 +91,12 @@ class RingEngine:
         if self._waiting or len(ops) >= self._depth:
             self._waiting.append((sequence, prepare, fd, offset, buffer, done, token))
             return
-        iovec = _new_iovec([buffer])
+        vector = self._take_vector()
+        vector.point(buffer)
         sqe = _get_sqe(self._ring)
-        prepare(sqe, fd, iovec, offset)
+        prepare(sqe, fd, vector.iovec, offset)
         _set_data(sqe, sequence)
-        ops[sequence] = (done, token, buffer, iovec)
+        ops[sequence] = (done, token, buffer, vector)
         self._unsubmitted += 1
         self._unsubmitted_bytes += len(buffer)
         if self._unsubmitted_bytes >= SUBMIT_BYTES:
@@ -117,11 +125,12 @@ class RingEngine:
         ops, waiting, ring = self._ops, self._waiting, self._ring
         while waiting and len(ops) < self._depth and self._unsubmitted_bytes < SUBMIT_BYTES:
             sequence, prepare, fd, offset, buffer, done, token = waiting.popleft()
-            iovec = _new_iovec([buffer])
+            vector = self._take_vector()
+            vector.point(buffer)
             sqe = _get_sqe(ring)
-            prepare(sqe, fd, iovec, offset)
+            prepare(sqe, fd, vector.iovec, offset)
             _set_data(sqe, sequence)
-            ops[sequence] = (done, token, buffer, iovec)
+            ops[sequence] = (done, token, buffer, vector)
             self._unsubmitted += 1
             self._unsubmitted_bytes += len(buffer)
 
@@ -156,11 +165,17 @@ class RingEngine:
         finished = []
         while True:
             entry = cqe[0]
-            finished.append((pop(entry.user_data), entry.res))
+            try:
+                result = entry.res
+            except OSError as error:
+                result = -(error.errno or errno.EIO)
+            finished.append((pop(entry.user_data), result))
             if not _next(iterator, cqe):
                 break
         _advance(ring, len(finished))
-        for (done, token, _, _), result in finished:
+        give_back = self._give_vector_back
+        for (done, token, _, vector), result in finished:
+            give_back(vector)
             try:
                 done(token, result)
             except Exception:
@@ -210,7 +225,8 @@ class RingEngine:
         unsubmitted = list(islice(self._ops, first, None))
         cancelled: list[tuple[Done, Any]] = []
         for sequence in unsubmitted:
-            done, token, _, _ = self._ops.pop(sequence)
+            done, token, _, vector = self._ops.pop(sequence)
+            self._give_vector_back(vector)
             cancelled.append((done, token))
         cancelled += [(entry[5], entry[6]) for entry in self._waiting]
         self._waiting.clear()
@@ -233,7 +249,6 @@ class RingEngine:
             self._reap()
 
 
-_new_iovec: Any = liburing.Iovec
 _get_sqe: Any = liburing.io_uring_get_sqe
 _set_data: Any = liburing.io_uring_sqe_set_data64
 _submit: Any = liburing.io_uring_submit
