@@ -78,6 +78,11 @@ class Channel:
         if self.watch is not None:
             self.watch.retire()
 
+    def abandon_in_child(self) -> None:
+        """See `Workers.abandon_in_child`."""
+        self.bulk.stream.abandon_in_child()
+        self.fast.stream.abandon_in_child()
+
 
 async def open_channel(
     worker: Worker, cluster_id: str, transport: Transport, pools: Sequence[BufferPool], incarnation: str

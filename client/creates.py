@@ -60,6 +60,7 @@ class CreateBatch(Batch[CreateRequest]):
         self._offsets = offsets
         self._blocks = blocks
         self._keys = keys
+        self._repeated: set[int] = set()
 
     def begin(self, timeout_s: float) -> None:
         """See `Batch`."""
@@ -139,7 +140,9 @@ class CreateBatch(Batch[CreateRequest]):
     def answered(self, extent: int, row: Row, state: WorkerState) -> None:
         """See `CreateSink`."""
         status = row[1]
-        if status == Status.OK:
+        if status == Status.OK or (status == Status.EXISTS and extent in self._repeated):
+            # A head that could not finish an earlier attempt may have stored the chunk: then it is this one that exists.
+            row = (row[0], int(Status.OK), *row[2:])
             state.written_bytes += len(self._views[extent])
             self.settle(extent, row)
         else:
@@ -155,10 +158,10 @@ class CreateBatch(Batch[CreateRequest]):
         self.requests.discard(request)
 
     def _settle_or_repeat(self, extent: int, row: Row) -> None:
-        if row[1] == Status.BUSY:
-            self.again_after_pause(extent)
-        elif row[1] == Status.CHAIN_VERSION:
-            self._workers.lost()
+        if row[1] in (Status.BUSY, Status.CHAIN_VERSION):
+            if row[1] == Status.CHAIN_VERSION:
+                self._workers.lost()
+            self._repeated.add(extent)
             self.again_after_pause(extent)
         else:
             self.settle(extent, row)

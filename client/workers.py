@@ -214,3 +214,9 @@ class Workers:
     async def aclose(self) -> None:
         """Ends all connections."""
         await asyncio.gather(*(state.aclose() for state in self.by_drive.values()))
+
+    def abandon_in_child(self) -> None:
+        """In a forked child: closes its copies of the connections, and nothing that it shares with its parent."""
+        for state in self.by_drive.values():
+            if state.channel is not None:
+                state.channel.abandon_in_child()

@@ -245,6 +245,12 @@ class KVCacheClient:
         if self._owns_pool:
             self.pool.close()
 
+    def abandon_in_child(self) -> None:
+        """In a forked child: closes its copies of the connections. The client cannot be used there any more."""
+        self._closed = True
+        self._meta.abandon_in_child()
+        self._keyspace.workers.abandon_in_child()
+
     async def __aenter__(self) -> "KVCacheClient":
         return self
 

@@ -107,3 +107,8 @@ class MetaClient:
         if self._connection is not None:
             await self._connection.aclose()
             self._connection = None
+
+    def abandon_in_child(self) -> None:
+        """In a forked child: closes its copy of the connection."""
+        if self._connection is not None:
+            self._connection.stream.abandon_in_child()

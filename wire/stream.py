@@ -336,6 +336,11 @@ class FrameStream:
                 outgoing.released()
         self._handler.stream_closed(error)
 
+    def abandon_in_child(self) -> None:
+        """In a forked child: closes its copy of the socket. The loop is the parent's too, so it is left alone."""
+        self.closed = True
+        self._sock.close()
+
     def peer_pid(self) -> int:
         """Process id of the peer of a Unix socket."""
         return _credentials(self._sock)[0]
