@@ -1,4 +1,4 @@
-"""The metadata server's process: configuration, start in an order that fails early, stop in the reverse order."""
+"""The metadata server as a whole: configuration, start in an order that fails early, stop in the reverse order."""
 
 import asyncio
 import ipaddress
@@ -15,7 +15,6 @@ from esker.meta.records import ClusterRecord
 from esker.meta.server import MetaService, answers
 from esker.meta.store.embedded import open_embedded
 from esker.runtime.logging import get_logger
-from esker.runtime.process import run
 from esker.wire.errors import UserError
 from esker.wire.rpc_server import Identity, RpcServer
 
@@ -91,13 +90,3 @@ async def _check_host(config: MetaConfig) -> None:
             f"{config.host} can be reached from other machines, and there is no authentication yet; "
             "listen on 127.0.0.1, or give --insecure if every machine of this network is trusted"
         )
-
-
-def run_meta(config: MetaConfig, ready: Callable[[ServerAddress], None], *, watch_stdin: bool = False) -> int:
-    """The whole process: serves until a signal (or, with `watch_stdin`, the end of stdin). Returns the exit code."""
-
-    async def main(stop: asyncio.Event) -> int:
-        await serve(config, ready, stop)
-        return 0
-
-    return run(main, watch_stdin=watch_stdin)

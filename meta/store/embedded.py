@@ -184,8 +184,12 @@ async def open_embedded(path: Path, retry: Retry | None = None) -> EmbeddedStore
     except BaseException:
         directory.close()
         raise
-    if directory.created:
-        directory.mark_ready()
+    try:
+        if directory.created:
+            directory.mark_ready()
+    except BaseException:
+        await store.aclose()
+        raise
     return store
 
 
