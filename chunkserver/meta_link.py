@@ -12,7 +12,7 @@ from collections.abc import Callable
 from esker.chunkserver.cluster_view import ClusterView
 from esker.runtime.counters import Counters
 from esker.runtime.logging import get_logger
-from esker.wire.errors import EskerError, RequestFailed
+from esker.wire.errors import EskerError, RequestFailed, UserError
 from esker.wire.limits import HEARTBEAT_INTERVAL_S
 from esker.wire.messages import (
     CatalogEntry,
@@ -70,10 +70,13 @@ class MetaLink:
         self._joined = True
 
     async def run(self) -> None:
-        """Heartbeats and reports, until cancelled."""
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._heartbeats())
-            group.create_task(self._report_loop())
+        """Heartbeats and reports, until cancelled. Raises `UserError` when another worker serves this drive."""
+        reports = asyncio.ensure_future(self._report_loop())
+        try:
+            await self._heartbeats()
+        finally:
+            reports.cancel()
+            await asyncio.gather(reports, return_exceptions=True)
 
     async def _heartbeats(self) -> None:
         silent = False
@@ -89,6 +92,8 @@ class MetaLink:
                 silent = False
             except EskerError as error:
                 if isinstance(error, RequestFailed):
+                    if error.status is Status.FORBIDDEN:
+                        raise UserError(f"another worker serves drive {own.drive_id}: {error.message}") from error
                     self._joined = False  # a server that does not know this worker (any more)
                 if not silent:
                     log.warning("no heartbeat got through; serving goes on", reason=str(error))

@@ -1,8 +1,6 @@
 """The metadata server as a whole: configuration, start in an order that fails early, stop in the reverse order."""
 
 import asyncio
-import ipaddress
-import socket
 import time
 import uuid
 from collections.abc import Callable
@@ -15,7 +13,7 @@ from esker.meta.records import ClusterRecord
 from esker.meta.server import MetaService, answers
 from esker.meta.store.embedded import open_embedded
 from esker.runtime.logging import get_logger
-from esker.wire.errors import UserError
+from esker.wire.listen import check_listen_address
 from esker.wire.rpc_server import Identity, RpcServer
 
 log = get_logger("meta")
@@ -52,7 +50,7 @@ async def serve(config: MetaConfig, ready: Callable[[ServerAddress], None], stop
     Raises `UserError` for every mistake of the user: sizes, address, port in use, directory.
     """
     check_sizes(config.drives_expected, config.replicas)
-    await _check_host(config)
+    await check_listen_address(config.host, config.port, config.insecure)
     store = await open_embedded(Path(config.directory))
     try:
         fresh = ClusterRecord(
@@ -74,19 +72,3 @@ async def serve(config: MetaConfig, ready: Callable[[ServerAddress], None], stop
     finally:
         await store.aclose()
     log.info("stopped")
-
-
-async def _check_host(config: MetaConfig) -> None:
-    """Raises `UserError` for an address that others can reach, unless that was asked for."""
-    if not 0 <= config.port <= 65535:
-        raise UserError(f"port is {config.port}; allowed: 0 (any free one) to 65535")
-    try:
-        infos = await asyncio.get_running_loop().getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM)
-    except (socket.gaierror, UnicodeError) as error:
-        raise UserError(f"cannot listen on {config.host!r}: {error}; give an address of this machine") from error
-    outside = [info[4][0] for info in infos if not ipaddress.ip_address(info[4][0]).is_loopback]
-    if outside and not config.insecure:
-        raise UserError(
-            f"{config.host} can be reached from other machines, and there is no authentication yet; "
-            "listen on 127.0.0.1, or give --insecure if every machine of this network is trusted"
-        )
