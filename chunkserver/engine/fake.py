@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from esker.chunkserver.engine.fake_disk import FakeDisk
-from esker.chunkserver.engine.io import Done
+from esker.chunkserver.engine.interface import Done
 from esker.chunkserver.engine.waiting import IdleWaiter
 from esker.runtime.logging import get_logger
 
@@ -88,6 +88,8 @@ class FakeEngine:
                 _log.exception("completion handler failed", engine=self.name)
         if batch and self._after_batch is not None:
             self._after_batch()
+        if self._queued:
+            self.submit()
         if not self.in_flight:
             self._idle.notify()
         return len(batch)

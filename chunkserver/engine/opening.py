@@ -15,7 +15,7 @@ import lmdb
 from esker.chunkserver.engine.committer import Index
 from esker.chunkserver.engine.errors import CorruptRecord
 from esker.chunkserver.engine.files import Files, LocalFiles
-from esker.chunkserver.engine.io import IoEngine
+from esker.chunkserver.engine.interface import IoEngine
 from esker.chunkserver.engine.record import decode_for_read
 from esker.chunkserver.engine.slots import Slots
 from esker.chunkserver.engine.superblock import DriveLock, Superblock, directory_error

@@ -25,7 +25,7 @@ from typing import Any
 
 import liburing
 
-from esker.chunkserver.engine.io import CLOSE_TIMEOUT_S, DEPTH, SUBMIT_BYTES, Done
+from esker.chunkserver.engine.interface import CLOSE_TIMEOUT_S, DEPTH, SUBMIT_BYTES, Done
 from esker.chunkserver.engine.vectors import Vector, VectorPool
 from esker.chunkserver.engine.waiting import IdleWaiter
 from esker.runtime.logging import get_logger

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from esker.chunkserver.engine.errors import NoSpace
 from esker.chunkserver.engine.files import Files
-from esker.chunkserver.engine.io import IoEngine
+from esker.chunkserver.engine.interface import IoEngine
 from esker.chunkserver.engine.slot_class import padded_bytes, slot_pages
 from esker.chunkserver.engine.slot_files import SEGMENT_BYTES_MAX, Slot, SlotFiles, found_segments
 from esker.runtime.logging import get_logger

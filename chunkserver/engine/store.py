@@ -23,7 +23,7 @@ from esker.chunkserver.engine.commit_group import CommitDone, Put, Remove, State
 from esker.chunkserver.engine.committer import Committer, Group
 from esker.chunkserver.engine.errors import CorruptRecord, DriveFailed
 from esker.chunkserver.engine.files import Files
-from esker.chunkserver.engine.io import Done, IoEngine
+from esker.chunkserver.engine.interface import Done, IoEngine
 from esker.chunkserver.engine.opening import OpenDrive, open_drive
 from esker.chunkserver.engine.reader import Reader
 from esker.chunkserver.engine.record import ReadRecord, Record, chain_prefix, decode_record, encode_record

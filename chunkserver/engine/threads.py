@@ -14,7 +14,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any
 
-from esker.chunkserver.engine.io import CLOSE_TIMEOUT_S, SUBMIT_BYTES, Done
+from esker.chunkserver.engine.interface import CLOSE_TIMEOUT_S, SUBMIT_BYTES, Done
 from esker.chunkserver.engine.waiting import IdleWaiter
 from esker.runtime.logging import get_logger
 
@@ -122,6 +122,8 @@ class ThreadEngine:
             except OSError as error:
                 op.result = -(error.errno or errno.EIO)
             self._finished.append(op)
+            # An idle thread would keep the last buffer alive.
+            del op
             # A second wake-up while one is on its way would only cost; the flag is cleared before the deque is read.
             if not self._woken:
                 self._woken = True
