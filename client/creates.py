@@ -141,7 +141,7 @@ class CreateBatch(Batch[CreateRequest]):
         """See `CreateSink`."""
         status = row[1]
         if status == Status.OK or (status == Status.EXISTS and extent in self._repeated):
-            # A head that could not finish an earlier attempt may have stored the chunk: then it is this one that exists.
+            # A head that could not finish an earlier attempt may have stored the chunk: then that is what exists.
             row = (row[0], int(Status.OK), *row[2:])
             state.written_bytes += len(self._views[extent])
             self.settle(extent, row)
