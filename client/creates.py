@@ -146,6 +146,7 @@ class CreateBatch(Batch[CreateRequest]):
             state.written_bytes += len(self._views[extent])
             self.settle(extent, row)
         else:
+            self._repeated.add(extent)
             self._settle_or_repeat(extent, row)
 
     def failed(self, extent: int, status: int) -> None:
@@ -161,7 +162,6 @@ class CreateBatch(Batch[CreateRequest]):
         if row[1] in (Status.BUSY, Status.CHAIN_VERSION):
             if row[1] == Status.CHAIN_VERSION:
                 self._workers.lost()
-            self._repeated.add(extent)
             self.again_after_pause(extent)
         else:
             self.settle(extent, row)

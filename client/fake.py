@@ -78,6 +78,8 @@ class Faults:
     """Every extent of these methods is answered so."""
     busy: int = 0
     """So many requests are refused as BUSY."""
+    unfinished: int = 0
+    """So many new chunks are stored, but answered as if the chain had changed meanwhile."""
     corrupt: bool = False
     """The first byte of what is read is another."""
 
@@ -91,10 +93,12 @@ class FakeWorker:
         self.faults = Faults()
         self.requests: list[Method] = []
         """The methods of all requests that came."""
+        self.end_when_cancelled = False
+        """A held request whose client no longer wants it ends as CANCELLED."""
         self.life = 0
         self.info: Worker
         self._cluster = cluster
-        self._server: RpcServer | None = None
+        self._servers: list[RpcServer] = []
         self._memories: dict[int, ForeignMemory] = {}
         self._held: list[Callable[[], None]] = []
         self._next_version = 1
@@ -102,13 +106,13 @@ class FakeWorker:
     @property
     def up(self) -> bool:
         """Whether it listens."""
-        return self._server is not None
+        return bool(self._servers)
 
     async def start(self) -> None:
-        """Listens, under a new incarnation."""
+        """Listens, under a new incarnation (besides an older one that was not stopped)."""
         self.life += 1
         incarnation = f"{self.drive_id}-{self.life}"
-        self._server = RpcServer(
+        server = RpcServer(
             {
                 Method.READ: self._holding(self._read),
                 Method.CREATE: self._create,
@@ -120,15 +124,16 @@ class FakeWorker:
             Identity(CLUSTER_ID, self.drive_id, incarnation),
         )
         path = str(self._cluster.directory / f"{self.drive_id}.sock")
-        port = await self._server.listen_tcp("127.0.0.1", 0)
-        await self._server.listen_unix(path)
+        port = await server.listen_tcp("127.0.0.1", 0)
+        await server.listen_unix(path)
+        self._servers.append(server)
         self.info = Worker(self.drive_id, "node", "127.0.0.1", port, path, boot_id(), incarnation, 1 << 40)
 
     async def stop(self) -> None:
         """Ends like a killed process: connections and requests are gone, chunks stay."""
-        server, self._server = self._server, None
+        servers, self._servers = self._servers, []
         self._held.clear()
-        if server is not None:
+        for server in servers:
             await server.aclose()
         for memory in self._memories.values():
             memory.retire()
@@ -151,11 +156,18 @@ class FakeWorker:
     def _unless_held(self, request: Request, answer: Callable[[], None]) -> None:
         if request.method in self.faults.hold:
             self._held.append(answer)
+            if self.end_when_cancelled:
+                request.on_cancel = lambda: self._drop(request, answer)
         elif self.faults.busy:
             self.faults.busy -= 1
             request.fail(Status.BUSY, "busy, as told")
         else:
             answer()
+
+    def _drop(self, request: Request, answer: Callable[[], None]) -> None:
+        if answer in self._held:
+            self._held.remove(answer)
+            request.fail(Status.CANCELLED, "cancelled")
 
     def _register(self, request: Request) -> None:
         message = decode_body(RegisterMemory, request.body)
@@ -240,6 +252,9 @@ class FakeWorker:
                 self._next_version += 1
                 for replica in replicas:
                     replica.chunks[where] = chunk
+                if self.faults.unfinished:
+                    self.faults.unfinished -= 1
+                    status = Status.CHAIN_VERSION
             there = (chunk.version, len(chunk.data), chunk.put_id) if chunk else (0, 0, NO_PUT_ID)
             results.append(CREATE_RESULT.pack(number, status, *there))
         request.reply(CreateReply(b"".join(results)))

@@ -163,20 +163,27 @@ class ReadBatch(Batch[ReadRequest]):
         return failure_row(Status.TIMEOUT)
 
     def _attempt_over(self) -> None:
-        """Gives up on requests that did not move: at once through a socket, else when the worker has let go."""
+        """Gives up on requests that did not move, in two steps where the worker writes into the buffers by itself.
+
+        It is told to stop, and another replica is asked once it has. If it does not even say that, the buffers stay
+        its own, so the answer for these chunks is TIMEOUT.
+        """
         for request in list(self.requests):
             if request.moved:
                 request.moved = False
                 continue
             request.state.mark_suspect()
-            if request.direct:
+            if request.direct and not request.cancelled:
                 request.cancel()
                 continue
             extents = request.unanswered()
-            request.abandon(())
+            request.abandon([self._slots[extent] for extent in extents] if request.direct else ())
             self.requests.discard(request)
             for extent in extents:
-                self.failed(extent, request.state, Status.TIMEOUT)
+                if request.direct:
+                    self.settle(extent, failure_row(Status.TIMEOUT))
+                else:
+                    self.failed(extent, request.state, Status.TIMEOUT)
         self.later(self._attempt_s, self._attempt_over)
 
 

@@ -44,7 +44,9 @@ def test_the_whole_arena_is_registered_and_unregistered_at_close(monkeypatch: py
 
 
 @pytest.mark.parametrize("broken", [Cudart(code=2), None])
-def test_a_failure_is_only_slower(monkeypatch: pytest.MonkeyPatch, broken: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failure_is_only_slower(
+    monkeypatch: pytest.MonkeyPatch, broken: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     install(monkeypatch, broken)
     pool = BufferPool(4096, 1)
     assert not pool.statistics().registered_with_cuda

@@ -1,0 +1,132 @@
+"""The circuit breaker and the choice of transport."""
+
+import asyncio
+import os
+from typing import Any
+
+import msgspec
+import pytest
+
+from esker.client import channel as channel_module
+from esker.client.chains import ChainRoutes
+from esker.client.channel import LocalImpossible, Transport, open_channel
+from esker.wire.errors import ConnectionFailed, EskerError, RequestFailed, UserError
+from esker.wire.messages import Method
+from esker.wire.status import Status
+
+
+async def until(condition: Any) -> None:
+    """Lets the loop run until `condition()` holds."""
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0)
+
+
+async def test_auto_takes_the_same_host_transport_where_it_works(make_rig: Any) -> None:
+    rig = await make_rig("auto")
+    assert all(state.channel.local for state in rig.workers.by_drive.values())
+
+
+@pytest.mark.parametrize("change", [{"socket_path": ""}, {"boot_id": "another"}, {"socket_path": "/nowhere/x.sock"}])
+async def test_auto_falls_back_to_tcp_and_local_says_why_it_cannot(make_rig: Any, change: dict[str, str]) -> None:
+    rig = await make_rig("tcp", drives=1, replicas=1)
+    worker = msgspec.structs.replace(rig.cluster.workers[0].info, **change)
+    opened = await open_channel(worker, "fake", Transport.AUTO, [rig.pool], "test")
+    assert not opened.local
+    assert not opened.memory_ids
+    await opened.aclose()
+    with pytest.raises(UserError, match="the same-host transport does not work with the worker of drive drive0"):
+        await open_channel(worker, "fake", Transport.LOCAL, [rig.pool], "test")
+
+
+async def test_a_socket_of_another_user_is_not_trusted(make_rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = await make_rig("tcp", drives=1, replicas=1)
+    monkeypatch.setattr("esker.wire.stream.FrameStream.peer_uid", lambda self: os.geteuid() + 1)
+    with pytest.raises(LocalImpossible, match="its socket belongs to user"):
+        await channel_module._open_local(rig.cluster.workers[0].info, "fake", [rig.pool], "test")
+
+
+async def test_a_worker_that_refuses_the_memory_is_used_over_tcp(make_rig: Any) -> None:
+    rig = await make_rig("tcp", drives=1, replicas=1)
+    worker = rig.cluster.workers[0]
+    worker.faults.status[Method.REGISTER_MEMORY] = Status.BAD_MEMORY
+    opened = await open_channel(worker.info, "fake", Transport.AUTO, [rig.pool], "test")
+    assert not opened.local
+    await opened.aclose()
+
+
+async def test_another_drive_at_the_address_is_not_taken_for_the_worker(make_rig: Any) -> None:
+    rig = await make_rig("tcp", drives=2)
+    info = msgspec.structs.replace(rig.cluster.workers[0].info, drive_id="drive9")
+    with pytest.raises(ConnectionFailed, match="serves drive drive0, not drive9"):
+        await open_channel(info, "fake", Transport.TCP, [], "test")
+
+
+async def test_another_cluster_is_refused(make_rig: Any) -> None:
+    rig = await make_rig("tcp", drives=1, replicas=1)
+    with pytest.raises(RequestFailed, match="this is cluster fake"):
+        await open_channel(rig.cluster.workers[0].info, "mine", Transport.TCP, [], "test")
+
+
+async def test_a_lost_worker_is_down_at_once_and_up_again_after_its_restart(make_rig: Any) -> None:
+    rig = await make_rig("auto")
+    worker, state = rig.cluster.workers[1], rig.state(1)
+    epoch = rig.workers.epoch
+    await worker.stop()
+    await until(lambda: state.channel is None)
+    assert rig.workers.epoch > epoch
+    assert rig.routes.now().heads[1] is None
+    await worker.start()  # at another port
+    rig.cluster.new_map()
+    await until(lambda: state.channel is not None)
+    assert state.channel.bulk.peer.incarnation == "drive1-2"
+    assert rig.routes.now().heads[1] is state
+
+
+async def test_a_new_life_in_the_map_ends_the_old_connection(make_rig: Any) -> None:
+    rig = await make_rig("tcp", drives=1, replicas=1)
+    state, old = rig.state(0), rig.state(0).channel
+    await rig.cluster.workers[0].start()  # a second server; the first goes on serving its connections
+    rig.cluster.new_map()
+    await rig.routing.refresh()
+    await until(lambda: state.channel is not None and state.channel is not old)
+    assert old.bulk.closed
+    assert state.channel.bulk.peer.incarnation == "drive0-2"
+
+
+async def test_a_new_map_with_the_same_life_keeps_the_connection(make_rig: Any) -> None:
+    rig = await make_rig("tcp", drives=1, replicas=1)
+    channel = rig.state(0).channel
+    rig.cluster.new_map()
+    await rig.routing.refresh()
+    assert rig.routing.routing.version == 2
+    assert rig.state(0).channel is channel
+
+
+async def test_waiting_ends_when_each_worker_was_tried(make_rig: Any) -> None:
+    rig = await make_rig("tcp")
+    await rig.cluster.workers[3].stop()
+    again = await make_rig("tcp", cluster=rig.cluster)
+    assert [again.state(number).channel is not None for number in range(4)] == [True, True, True, False]
+
+
+async def test_a_forced_transport_that_cannot_be_had_is_the_users_mistake(make_rig: Any) -> None:
+    rig = await make_rig("tcp", drives=1, replicas=1)
+    rig.cluster.workers[0].info = msgspec.structs.replace(rig.cluster.workers[0].info, boot_id="another")
+    with pytest.raises(UserError, match="it runs on another host"):
+        await make_rig("local", cluster=rig.cluster)
+
+
+async def test_an_unknown_chain_table_is_an_error(make_rig: Any) -> None:
+    rig = await make_rig("tcp", drives=1, replicas=1)
+    with pytest.raises(EskerError, match="no chain table 1 of version 2"):
+        ChainRoutes(rig.workers, 1, 2)
+
+
+async def test_refreshing_is_one_question_however_many_ask(make_rig: Any) -> None:
+    rig = await make_rig("tcp", drives=1, replicas=1)
+    rig.cluster.new_map()
+    first, second = rig.routing.refresh(), rig.routing.refresh()
+    assert first is second
+    await first
+    assert rig.routing.routing.version == 2
