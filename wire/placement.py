@@ -138,7 +138,8 @@ class SlotTable:
     def chain_indexes(self, anchors: bytes) -> Indexes:
         """`chain_index` of every anchor in a column of concatenated object ids."""
         slots = np.frombuffer(anchors, dtype=">u2")[OBJECT_BYTES // 2 - 1 :: OBJECT_BYTES // 2]
-        return self._indexes[slots]
+        chosen: Indexes = self._indexes[slots]
+        return chosen
 
 
 def anchor_positions(count: int, start: int, run_blocks: int) -> Indexes:
