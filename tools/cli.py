@@ -13,6 +13,7 @@ import typer
 from esker.runtime.errors import SettingError
 from esker.tools.commands import cluster, processes
 from esker.tools.commands.bench import bench
+from esker.tools.commands.replay import replay
 from esker.tools.commands.trace import trace_app
 from esker.tools.exit_codes import ExitCode, epilog, exit_code_of
 from esker.wire.errors import EskerError
@@ -29,6 +30,7 @@ app.command()(processes.meta)
 app.command()(processes.chunkserver)
 app.command()(cluster.dev)
 app.command()(bench)
+app.command()(replay)
 app.add_typer(trace_app, name="trace")
 
 

@@ -88,6 +88,7 @@ class DevCluster:
         self._workers: dict[str, WorkerUp] = {}
         self._changed = asyncio.Event()
         self._meta_up = MetaUp(HOST, 0, "")
+        self._meta_pid = 0
 
     async def __aenter__(self) -> "DevCluster":
         claim = DevDirectory.temporary(self._temporary_base) if self._path is None else DevDirectory.claim(self._path)
@@ -126,9 +127,9 @@ class DevCluster:
 
     def processes(self) -> list[ProcessInfo]:
         """Every process as it is now: metadata server, supervisor, workers in the drives' order."""
-        meta, supervisor = self._children["meta"], self._children["chunkserver"]
+        supervisor = self._children["chunkserver"]
         return [
-            ProcessInfo("meta", meta.pid, self._meta_up.port, str(self.directory.meta)),
+            ProcessInfo("meta", self._meta_pid, self._meta_up.port, str(self.directory.meta)),
             ProcessInfo("chunkserver", supervisor.pid, 0, str(self.directory.path)),
             *(
                 ProcessInfo("worker", worker.pid, worker.port, directory, worker.drive_id)
@@ -152,9 +153,8 @@ class DevCluster:
 
     def kill_meta(self) -> int:
         """kill -9 of the metadata server; returns its pid. Another is started."""
-        child = self._children["meta"]
-        child.kill()
-        return child.pid
+        self._children["meta"].kill()
+        return self._meta_pid
 
     async def restarted(self, pid: int, timeout_s: float = READY_TIMEOUT_S) -> None:
         """Waits until another process stands in for the one that had `pid`. Raises `DeadlineExceeded`."""
@@ -192,6 +192,7 @@ class DevCluster:
         arguments += ["--drives", str(self.state.drives), "--replicas", str(self.state.replicas)]
         child = await self._start_child("meta", arguments)
         self._meta_up = await _line(child, MetaUp)
+        self._meta_pid = child.pid
         self._changed.set()
 
     async def _start_chunkserver(self, ports: list[int]) -> None:

@@ -61,7 +61,7 @@ class Ring:
     """esker's own ring on plain files, one process per job."""
 
     def __init__(self, children: list[Child], engine: str, runtime_s: float) -> None:
-        self.description = f"raw files through {engine}"
+        self.description = f"raw, {engine}"
         self._children = children
         self._runtime_s = runtime_s
 
@@ -100,7 +100,7 @@ class Ring:
 class Fio:
     """fio, one process with a thread per job."""
 
-    description = "fio, io_uring engine"
+    description = "fio, io_uring"
 
     def __init__(self, fio: FioBaseline) -> None:
         self._fio = fio
@@ -112,7 +112,7 @@ class Fio:
 class Socket:
     """Raw loopback TCP, one stream between two processes per job. Whatever esker does, it only receives blocks."""
 
-    description = "raw loopback TCP"
+    description = "raw TCP"
 
     def __init__(self, baseline: baseline_socket.SocketBaseline, workload: Workload) -> None:
         self._baseline = baseline

@@ -134,12 +134,12 @@ def print_outcome(outcome: Outcome, *, machine: bool) -> None:
 def _figures_table(outcome: Outcome) -> Table:
     options = outcome.options
     table = Table(
-        title=f"{options.mode}  {format_size(options.block_bytes)} blocks, {options.iodepth} in flight, "
+        title=f"{options.mode} of {format_size(options.block_bytes)} blocks, {options.iodepth} in flight\n"
         f"{options.workload.batch} per call, {options.numjobs} job(s), {outcome.transport} transport, "
-        f"{outcome.drives} drives, {outcome.replicas} replica(s), median of {len(outcome.turns)}",
+        f"{outcome.drives} drives, {outcome.replicas} replica(s)\nmedians of {len(outcome.turns)} turn(s)",
         title_justify="left",
     )
-    for name in ("", "", "MB/s", "blocks/s", "p50 µs", "p99 µs", "ratio"):
+    for name in ("", "MB/s", "blocks/s", "p50 µs", "p99 µs", "ratio"):
         table.add_column(name, justify="right" if name else "left")
     esker = medians_by_direction([turn.esker for turn in outcome.turns])
     raws = [turn.raw for turn in outcome.turns if turn.raw is not None]
@@ -147,9 +147,10 @@ def _figures_table(outcome: Outcome) -> Table:
     for direction, figures in esker.items():
         beneath = raw.get(direction)
         ratio = f"{figures.bw_bytes / beneath.bw_bytes:.2f}" if beneath and beneath.bw_bytes else ""
-        table.add_row("esker", direction, *_cells(figures), ratio)
+        label = f" {direction}" if len(esker) > 1 else ""
+        table.add_row(f"esker{label}", *_cells(figures), ratio)
         if beneath:
-            table.add_row(outcome.baseline_description, direction, *_cells(beneath), "")
+            table.add_row(f"{outcome.baseline_description}{label}", *_cells(beneath), "")
     return table
 
 
