@@ -145,13 +145,15 @@ class Slots:
         if left_bytes < size:
             left_bytes += self._reclaim(owner, size - left_bytes)
         floor_bytes = self.reserve_bytes // 4 if reserve else self.reserve_bytes
-        if self._files.free_bytes(self._directory) < floor_bytes + size:
-            self._reclaim(owner, size)
-            if self._files.free_bytes(self._directory) < floor_bytes + size:
-                self._refuse("the file system is full")
+        room_bytes = self._files.free_bytes(self._directory) - floor_bytes
+        if room_bytes < size:
+            room_bytes += self._reclaim(owner, size)
+        if room_bytes < size:
+            self._refuse("the file system is full")
         if left_bytes < size:
             self._refuse("freed slots are not back yet")
-        step_bytes = min(max(GROW_SLOTS * size, GROW_BYTES), max(size, left_bytes // GROW_SHARE))
+        share_bytes = min(left_bytes, room_bytes) // GROW_SHARE
+        step_bytes = min(max(GROW_SLOTS * size, GROW_BYTES), max(size, share_bytes))
         count = step_bytes // size
         while True:
             try:
