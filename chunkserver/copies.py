@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from esker.chunkserver.engine.errors import CorruptRecord, NoSpace
+from esker.chunkserver.engine.errors import CorruptRecord, DriveFailed, NoSpace
 from esker.chunkserver.engine.slot_class import zero_padding
 from esker.chunkserver.engine.store import DriveStore
 from esker.chunkserver.operations import Operation
@@ -110,7 +110,7 @@ class Copies:
             return None
         try:
             operation.slot = self._store.allocate(length, operation.slot_bytes, reserve=True)
-        except NoSpace:
+        except (NoSpace, DriveFailed):
             return None
         zero_padding(view, length)
         operation.hand_over(region)

@@ -1,5 +1,7 @@
 """Client memory registered with this worker, per connection: taken over, looked up, and let go with the connection."""
 
+import os
+
 from esker.runtime.counters import Counters
 from esker.runtime.logging import get_logger
 from esker.wire.codec import decode_body
@@ -22,13 +24,23 @@ class ClientMemories:
         self._memories: dict[ServerConnection, dict[int, ForeignMemory]] = {}
         self._next_id = 1
 
+    @property
+    def count(self) -> int:
+        """Memories that are registered now."""
+        return sum(map(len, self._memories.values()))
+
     def register(self, request: Request) -> None:
         """Handles REGISTER_MEMORY: the descriptor came with it."""
-        message = decode_body(RegisterMemory, request.body)
         connection = request.connection
+        # Taken before anything can be refused: a descriptor left behind would pass for the next registration's.
         fd = connection.stream.take_fd()
         if fd is None:
             raise RequestFailed(Status.BAD_MEMORY, "no descriptor came with the registration")
+        try:
+            message = decode_body(RegisterMemory, request.body)
+        except RequestFailed:
+            os.close(fd)
+            raise
         try:
             memory = ForeignMemory(fd, message.length_bytes)
         except BadMemory as error:
@@ -64,6 +76,8 @@ class ClientMemories:
 
     def distrust(self, connection: ServerConnection, why: str) -> None:
         """The memory did not hold what was claimed: the client is disconnected, which retires all of its memory."""
+        if connection.stream.closed:
+            return
         self._counters.add("memory_broken")
         log.warning("disconnecting a client whose memory is not what it registered", reason=why)
         connection.stream.close()

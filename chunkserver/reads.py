@@ -15,6 +15,7 @@ import struct
 from collections import deque
 from collections.abc import Iterator
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from esker.chunkserver.engine.errors import CorruptRecord
 from esker.chunkserver.engine.io import IoEngine
@@ -29,15 +30,18 @@ from esker.wire.errors import RequestFailed
 from esker.wire.limits import LOOKUP_KEYS_MAX
 from esker.wire.memory import ForeignMemory
 from esker.wire.messages import LOOKUP_KEY, READ_EXTENT, READ_RESULT, Lookup, LookupReply, Read, ReadReply
-from esker.wire.rpc_server import Request
+from esker.wire.rpc_server import Request, ServerConnection
 from esker.wire.status import Status
 
 SLICE_EXTENTS = 64
 IN_FLIGHT_MAX = 256
 """Ring operations under way before more extents are taken up."""
 QUEUED_JOBS_MAX = 4096
-SEND_AHEAD_BYTES = 8 << 20
+REPLY_BYTES_AIM = 512 << 10
+"""Finished extents leave once they are this much, or the last: a reply for each would cost a wake-up for each."""
+SEND_AHEAD_BYTES = 2 << 20
 """What one connection may have waiting in its socket before it must take some."""
+ALARM_MIN_S = 0.001
 LOOKUP_SLICE_KEYS = 2048
 
 _RECORD_KEY = struct.Struct(">II16sI")
@@ -45,33 +49,56 @@ _HEAD = struct.Struct("<HH")
 _NOTHING = bytes(READ_RESULT.size - _HEAD.size)
 
 
+class _Share:
+    """How much of the pool waits for one connection: being read for it, or to be taken by its peer."""
+
+    __slots__ = ("__weakref__", "held_bytes")
+
+    def __init__(self) -> None:
+        self.held_bytes = 0
+
+
 class _Job:
     """A READ under way."""
 
     __slots__ = (
+        "alarm",
         "checksums",
         "deadline",
         "extents",
         "memory",
         "payload",
+        "ready_bytes",
         "regions",
         "request",
         "results",
+        "share",
         "space",
         "stalled",
         "touched",
         "unsettled",
     )
 
-    def __init__(self, request: Request, read: Read, count: int, memory: ForeignMemory | None, deadline: float) -> None:
+    def __init__(
+        self,
+        request: Request,
+        read: Read,
+        count: int,
+        memory: ForeignMemory | None,
+        share: _Share,
+        deadline: float,
+    ) -> None:
         self.request = request
+        self.share = share
         self.space = read.space
         self.memory = memory
         self.deadline = deadline
         self.extents: Iterator[tuple[int, tuple[Any, ...]]] = enumerate(READ_EXTENT.iter_unpack(read.extents))
         self.stalled: tuple[int, tuple[Any, ...]] | None = None  # taken up, waiting for pool memory
+        self.alarm: asyncio.TimerHandle | None = None  # ends that wait at the deadline
         self.unsettled = count  # extents without a result
         self.touched = False
+        self.ready_bytes = 0  # of data in `results`
         self.results: list[bytes] = []
         self.checksums: list[bytes] = []
         self.payload: list[memoryview] = []
@@ -100,6 +127,7 @@ class ReadService:
         self._jobs: deque[_Job] = deque()
         self._starved: list[_Job] = []
         self._touched: list[_Job] = []
+        self._shares: WeakKeyDictionary[ServerConnection, _Share] = WeakKeyDictionary()
         self._in_flight = 0
         self._pump_soon = False
         self._pumping = False
@@ -136,12 +164,18 @@ class ReadService:
         memory = self._memories.find(request.connection, message.memory_id) if message.memory_id else None
         self._counters.add("read_extents", count)
         deadline = self._loop.time() + message.budget_ms / 1000
-        job = _Job(request, message, count, memory, deadline)
+        job = _Job(request, message, count, memory, self._share_of(request.connection), deadline)
         if memory is not None:
             memory.users += 1
         self._jobs.append(job)
         if not self._pump_soon:
             self._pump()
+
+    def _share_of(self, connection: ServerConnection) -> _Share:
+        share = self._shares.get(connection)
+        if share is None:
+            share = self._shares[connection] = _Share()
+        return share
 
     def _pump(self) -> None:
         """Takes up extents, a slice of each job in turn, while the ring has room."""
@@ -156,12 +190,27 @@ class ReadService:
                 if job.stalled is None:
                     jobs.append(job)
                 else:
-                    self._starved.append(job)
+                    self._starve(job)
             self._engine.submit()
         self._pumping = False
         self._flush_touched()
         if jobs and self._in_flight < IN_FLIGHT_MAX:
             self._pump_later()
+
+    def _starve(self, job: _Job) -> None:
+        """The job waits for memory; it is looked at again when some came back, at its deadline, and when cancelled."""
+        self._starved.append(job)
+        if job.results and not job.touched:
+            job.touched = True  # what it holds already may be the memory that it waits for
+            self._touched.append(job)
+        job.request.on_cancel = self._memory_freed
+        if job.alarm is None:
+            left_s = max(ALARM_MIN_S, job.deadline - self._loop.time())
+            job.alarm = self._loop.call_later(left_s, self._starved_to_deadline, job)
+
+    def _starved_to_deadline(self, job: _Job) -> None:
+        job.alarm = None
+        self._memory_freed()
 
     def _pump_later(self) -> None:
         if not self._pump_soon:
@@ -175,7 +224,7 @@ class ReadService:
         memory = job.memory
         read_into = self._store.read_into
         done = self._read_done
-        if job.request.cancelled or self._loop.time() > job.deadline:
+        if job.request.cancelled or self._loop.time() >= job.deadline:
             self._refuse_rest(job, Status.CANCELLED if job.request.cancelled else Status.TIMEOUT)
             return False
         with self._store.reader() as reader:
@@ -203,9 +252,7 @@ class ReadService:
                     if length > room:
                         self._settle(job, number, Status.TOO_LARGE, record)
                         continue
-                    region = None
-                    if job.request.connection.stream.queued_bytes < SEND_AHEAD_BYTES:
-                        region = self._pool.allocate(padded)
+                    region = self._allocate(job, padded)
                     if region is None:
                         job.stalled = item
                         return True
@@ -221,6 +268,22 @@ class ReadService:
                 self._in_flight += 1
                 read_into(record, memory.view[offset : offset + padded], done, (job, number, record, None))
         return True
+
+    def _allocate(self, job: _Job, size_bytes: int) -> Region | None:
+        """Memory of the pool, unless the peer takes what it asked for too slowly.
+
+        What waits for one connection never exceeds what is free, so that however many peers take nothing, there is
+        some left for one that does.
+        """
+        if job.request.connection.stream.queued_bytes >= SEND_AHEAD_BYTES:
+            return None
+        held_bytes = job.share.held_bytes
+        if held_bytes and held_bytes + size_bytes > self._pool.free_bytes:
+            return None
+        region = self._pool.allocate(size_bytes)
+        if region is not None:
+            job.share.held_bytes = held_bytes + region.size_bytes
+        return region
 
     def _refuse_rest(self, job: _Job, status: Status) -> None:
         if job.stalled is not None:
@@ -247,6 +310,7 @@ class ReadService:
         job.unsettled -= 1
         job.results.append(_HEAD.pack(number, 0) + record[3])
         job.checksums.append(record[4])
+        job.ready_bytes += length
         if region is not None:
             job.payload.append(region.view[:length])
             job.regions.append(region)
@@ -257,6 +321,7 @@ class ReadService:
     def _read_failed(self, job: _Job, number: int, region: Region | None, result: int) -> None:
         status = Status.IO_ERROR
         if region is not None:
+            job.share.held_bytes -= region.size_bytes
             region.drop()
         memory = job.memory
         if memory is not None and (result == -errno.EFAULT or os.fstat(memory.fd).st_size < memory.length_bytes):
@@ -270,7 +335,8 @@ class ReadService:
         touched, self._touched = self._touched, []
         for job in touched:
             job.touched = False
-            self._flush(job)
+            if job.unsettled == 0 or job.ready_bytes >= REPLY_BYTES_AIM or job.stalled is not None:
+                self._flush(job)
 
     def _flush(self, job: _Job) -> None:
         """Sends what is finished of the job; ends it when nothing is left."""
@@ -279,9 +345,11 @@ class ReadService:
         regions = job.regions
         released = None
         if regions:
+            share = job.share
 
             def released() -> None:
                 for region in regions:
+                    share.held_bytes -= region.size_bytes
                     region.drop()
 
         payload = job.payload
@@ -290,8 +358,12 @@ class ReadService:
             ReadReply(b"".join(results), b"".join(job.checksums)), payload, more=not over, on_sent=released
         )
         job.results, job.checksums, job.payload, job.regions = [], [], [], []
-        if over and job.memory is not None:
-            job.memory.leave()
+        job.ready_bytes = 0
+        if over:
+            if job.alarm is not None:
+                job.alarm.cancel()
+            if job.memory is not None:
+                job.memory.leave()
 
     def _after_batch(self) -> None:
         self._flush_touched()

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from esker.chunkserver.copies import Copies
-from esker.chunkserver.engine.errors import CorruptRecord, NoSpace
+from esker.chunkserver.engine.errors import CorruptRecord, DriveFailed, NoSpace
 from esker.chunkserver.engine.io import IoEngine
 from esker.chunkserver.engine.record import Record
 from esker.chunkserver.engine.store import DriveStore
@@ -137,6 +137,8 @@ class ReplicaRunner:
             op.slot = self._store.allocate(op.length, op.slot_bytes, reserve=effect.use_reserve)
         except NoSpace:
             return craq.Reserved(effect.op, False)
+        except DriveFailed:
+            return craq.Written(effect.op, failed=True)
         return craq.Reserved(effect.op, True)
 
     def _write(self, replica: ChainReplica, effect: craq.Write) -> None:

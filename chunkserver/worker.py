@@ -107,6 +107,8 @@ class _Drive:
         writes = WriteService(runner, pool, self._memories, counters, view.replicas, meta_link.refresh)
         store.on_failed(view.fail_drive)
         had_routing = view.load()
+        if not await store.drain(DRAIN_TIMEOUT_S):  # this life's epoch is kept before a version is drawn from it
+            raise EskerError(f"{self._config.directory} took no write within {DRAIN_TIMEOUT_S:g} s")
         handlers: dict[Method, Handler] = {
             Method.READ: reads.read,
             Method.LOOKUP: reads.lookup,
@@ -156,7 +158,12 @@ class _Drive:
         )
 
     def _stats(self, request: Request) -> None:
-        request.reply(StatsReply({**self._counters.snapshot(), **self._store.counters()}))
+        now = {
+            "memories": self._memories.count,
+            "pool_free_bytes": self._pool.free_bytes,
+            "io_in_flight": self._engine.in_flight,
+        }
+        request.reply(StatsReply({**self._counters.snapshot(), **self._store.counters(), **now}))
 
     async def _run(self, stop: asyncio.Event, own: Worker, meta_link: MetaLink) -> None:
         _tell(

@@ -4,6 +4,7 @@ Incoming payload is always a snapshot in the pool before its checksum is verifie
 and forwarded, so that a client which changes its memory meanwhile changes nothing.
 """
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,13 +19,15 @@ from esker.runtime.counters import Counters
 from esker.wire.checksum import checksums
 from esker.wire.codec import decode_body
 from esker.wire.columns import create_rows, rows
-from esker.wire.errors import RequestFailed
+from esker.wire.errors import ConnectionFailed, RequestFailed
 from esker.wire.ids import NO_PUT_ID
 from esker.wire.limits import ALIGN_BYTES, CHUNK_BYTES_MAX, REQUEST_PAYLOAD_BYTES_MAX, aligned
 from esker.wire.messages import CREATE_RESULT, REMOVE_EXTENT, REMOVE_RESULT, Create, Remove
 from esker.wire.rpc_server import Request
 from esker.wire.status import Status
 
+PAYLOAD_TIMEOUT_S = 30.0
+"""A payload that is not here by then, or by the end of the request's budget, holds pool memory no longer."""
 OPERATIONS_MAX = 16384
 """Operations under way in this worker before new requests are answered BUSY."""
 
@@ -53,6 +56,7 @@ class WriteService:
         self._counters = counters
         self._replicas = replicas
         self._refresh = refresh
+        self._loop = asyncio.get_running_loop()
 
     def _check_room(self) -> None:
         if self._runner.busy >= OPERATIONS_MAX:
@@ -62,7 +66,7 @@ class WriteService:
         """Handles CREATE: names pool memory for the payload, or copies it from registered memory."""
         message = decode_body(Create, request.body)
         extents = create_rows(message)
-        self._check_slot_bytes(message.slot_bytes)
+        _check_slot_bytes(message.slot_bytes, extents)
         total = sum(row[4] for row, _, _ in extents)
         if total > REQUEST_PAYLOAD_BYTES_MAX:
             raise RequestFailed(Status.TOO_LARGE, f"{total} bytes in one request; allowed: {REQUEST_PAYLOAD_BYTES_MAX}")
@@ -85,16 +89,23 @@ class WriteService:
                 raise
             self._start_creates(request, message, extents, region, places)
             return None
-        request.on_payload = lambda: self._start_creates(request, message, extents, region, places)
-        request.on_lost = region.drop
-        return [region.view[start : start + length] for start, length in places]
+        stream = request.connection.stream
+        late = self._loop.call_later(
+            min(max(0, message.budget_ms) / 1000, PAYLOAD_TIMEOUT_S),
+            lambda: stream.close(ConnectionFailed("the payload of a CREATE did not arrive within its budget")),
+        )
 
-    def _check_slot_bytes(self, slot_bytes: int) -> None:
-        if slot_bytes % ALIGN_BYTES or not ALIGN_BYTES <= slot_bytes <= CHUNK_BYTES_MAX:
-            raise RequestFailed(
-                Status.BAD_REQUEST,
-                f"slots of {slot_bytes} bytes; allowed: multiples of {ALIGN_BYTES} up to {CHUNK_BYTES_MAX}",
-            )
+        def arrived() -> None:
+            late.cancel()
+            self._start_creates(request, message, extents, region, places)
+
+        def lost() -> None:
+            late.cancel()
+            region.drop()
+
+        request.on_payload = arrived
+        request.on_lost = lost
+        return [region.view[start : start + length] for start, length in places]
 
     def _copy_in(
         self,
@@ -140,7 +151,7 @@ class WriteService:
         """Handles CONFIRM: a predecessor's create without payload."""
         message = decode_body(Create, request.body)
         extents = create_rows(message)
-        self._check_slot_bytes(message.slot_bytes)
+        _check_slot_bytes(message.slot_bytes, extents)
         batch = Batch(request, len(extents), None)
         deadline = self._runner.begin(batch, message.budget_ms)
         for number, (row, sums, key) in enumerate(extents):
@@ -208,3 +219,14 @@ class WriteService:
     def _from_worker(self, request: Request) -> bool:
         hello = request.connection.hello
         return hello is not None and hello.role == "worker"
+
+
+def _check_slot_bytes(slot_bytes: int, extents: Extents) -> None:
+    if slot_bytes % ALIGN_BYTES or not ALIGN_BYTES <= slot_bytes <= CHUNK_BYTES_MAX:
+        raise RequestFailed(
+            Status.BAD_REQUEST,
+            f"slots of {slot_bytes} bytes; allowed: multiples of {ALIGN_BYTES} up to {CHUNK_BYTES_MAX}",
+        )
+    longest = max(row[4] for row, _, _ in extents)
+    if longest > slot_bytes:
+        raise RequestFailed(Status.TOO_LARGE, f"a chunk of {longest} bytes for slots of {slot_bytes}")

@@ -115,8 +115,9 @@ class ForeignMemory:
                 self._unmap()
 
     def _unmap(self) -> None:
+        # Not closed but let go: whoever reports the last operation may hold its piece of the view a moment longer.
         self.view.release()
-        self._mapping.close()
+        del self._mapping
         os.close(self.fd)
         self.fd = -1
 
