@@ -101,7 +101,7 @@ class FakeWorker:
         self._servers: list[RpcServer] = []
         self._memories: dict[int, ForeignMemory] = {}
         self._held: list[Callable[[], None]] = []
-        self._next_version = 1
+        self._next_version = self._next_memory = 1
 
     @property
     def up(self) -> bool:
@@ -135,9 +135,6 @@ class FakeWorker:
         self._held.clear()
         for server in servers:
             await server.aclose()
-        for memory in self._memories.values():
-            memory.retire()
-        self._memories.clear()
 
     def go_on(self) -> None:
         """Answers what was held, and holds nothing any more."""
@@ -176,8 +173,10 @@ class FakeWorker:
             if fd is not None:
                 os.close(fd)
             raise RequestFailed(Status.BAD_MEMORY, "refused, as told")
-        memory_id = len(self._memories) + 1
+        memory_id = self._next_memory
+        self._next_memory += 1
         self._memories[memory_id] = ForeignMemory(fd, message.length_bytes)
+        request.connection.on_close.append(lambda: self._memories.pop(memory_id).retire())
         request.reply(MemoryRegistered(memory_id))
 
     def _read(self, request: Request) -> None:

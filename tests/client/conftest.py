@@ -1,5 +1,6 @@
 """A client's lower half, connected to a cluster in memory."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -144,6 +145,12 @@ async def make_rig(short_directory: Path) -> AsyncIterator[MakeRig]:
 
 
 @pytest.fixture
-def helpers() -> Any:
-    """`statuses`, for test modules."""
-    return statuses
+def until() -> Callable[[Callable[[], bool]], Awaitable[None]]:
+    """Lets the loop run until a condition holds."""
+
+    async def wait(condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(10):
+            while not condition():  # noqa: ASYNC110 - nothing tells when it changes
+                await asyncio.sleep(0)
+
+    return wait

@@ -14,13 +14,6 @@ def status_of(rows: list[Any]) -> list[Status]:
     return [Status(row[1]) for row in rows]
 
 
-async def until(condition: Any) -> None:
-    """Lets the loop run until `condition()` holds."""
-    async with asyncio.timeout(10):
-        while not condition():
-            await asyncio.sleep(0)
-
-
 @pytest.mark.parametrize("transport", ["local", "tcp"])
 async def test_chunks_reach_every_replica_with_their_keys(make_rig: Any, transport: str) -> None:
     rig = await make_rig(transport)
@@ -81,14 +74,14 @@ async def test_other_answers_of_the_head_are_final(make_rig: Any, status: Status
     assert status_of(await rig.creates([0, 1], [b"a", b"b"]).run(60)) == [status, Status.OK]
 
 
-async def test_a_dead_head_is_unavailable_at_once(make_rig: Any) -> None:
+async def test_a_dead_head_is_unavailable_at_once(make_rig: Any, until: Any) -> None:
     rig = await make_rig("tcp")
     await rig.cluster.workers[0].stop()
     await until(lambda: rig.state(0).channel is None)
     assert status_of(await rig.creates([0], [b"a"]).run(600)) == [Status.UNAVAILABLE]
 
 
-async def test_a_head_that_dies_meanwhile_is_unavailable(make_rig: Any) -> None:
+async def test_a_head_that_dies_meanwhile_is_unavailable(make_rig: Any, until: Any) -> None:
     rig = await make_rig("tcp")
     head = rig.cluster.workers[0]
     head.faults.hold.add(Method.CREATE)
@@ -98,7 +91,7 @@ async def test_a_head_that_dies_meanwhile_is_unavailable(make_rig: Any) -> None:
     assert status_of(await running) == [Status.UNAVAILABLE]
 
 
-async def test_no_answer_in_time_is_unknown(make_rig: Any) -> None:
+async def test_no_answer_in_time_is_unknown(make_rig: Any, until: Any) -> None:
     rig = await make_rig("local")
     head = rig.cluster.workers[0]
     head.faults.hold.add(Method.CREATE)
@@ -111,7 +104,7 @@ async def test_no_answer_in_time_is_unknown(make_rig: Any) -> None:
     assert head.chunks, "it was carried out after all"
 
 
-async def test_bytes_that_change_while_they_are_sent_are_refused(make_rig: Any) -> None:
+async def test_bytes_that_change_while_they_are_sent_are_refused(make_rig: Any, until: Any) -> None:
     rig = await make_rig("local")
     head = rig.cluster.workers[0]
     head.faults.hold.add(Method.CREATE)
@@ -124,7 +117,9 @@ async def test_bytes_that_change_while_they_are_sent_are_refused(make_rig: Any) 
     assert not head.chunks
 
 
-async def test_a_head_is_not_sent_more_than_its_bound_at_once(make_rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_head_is_not_sent_more_than_its_bound_at_once(
+    make_rig: Any, until: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(creates, "REQUEST_PAYLOAD_BYTES_AIM", 1000)
     monkeypatch.setattr(workers, "CREATING_BYTES_MAX", 3000)
     rig = await make_rig("tcp", drives=1, replicas=1)
@@ -141,7 +136,7 @@ async def test_a_head_is_not_sent_more_than_its_bound_at_once(make_rig: Any, mon
 
 
 async def test_creates_that_waited_for_room_past_their_deadline_are_not_sent(
-    make_rig: Any, monkeypatch: pytest.MonkeyPatch
+    make_rig: Any, until: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(workers, "CREATING_BYTES_MAX", 10)
     rig = await make_rig("tcp", drives=1, replicas=1)

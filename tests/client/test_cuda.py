@@ -16,12 +16,12 @@ class Cudart:
         self.code = code
         self.registered: dict[int, int] = {}
 
-    def cudaHostRegister(self, address: int, size: int, flags: int) -> int:  # noqa: N802 - CUDA's name
+    def cudaHostRegister(self, address: int, size: int, flags: int) -> int:
         if not self.code:
             self.registered[address] = size
         return self.code
 
-    def cudaHostUnregister(self, address: int) -> int:  # noqa: N802 - CUDA's name
+    def cudaHostUnregister(self, address: int) -> int:
         del self.registered[address]
         return 0
 

@@ -16,13 +16,6 @@ def status_of(rows: list[Any]) -> list[Status]:
     return [Status(row[1]) for row in rows]
 
 
-async def until(condition: Any) -> None:
-    """Lets the loop run until `condition()` holds."""
-    async with asyncio.timeout(10):
-        while not condition():
-            await asyncio.sleep(0)
-
-
 @pytest.mark.parametrize("transport", TRANSPORTS)
 async def test_slots_and_other_memory_get_the_bytes(make_rig: Any, transport: str) -> None:
     rig = await make_rig(transport)
@@ -108,7 +101,7 @@ async def test_a_killed_workers_chunks_come_from_the_others(make_rig: Any) -> No
     assert status_of(await rig.read_slots(numbers, rig.pool.acquire(12))) == [Status.OK] * 12
 
 
-async def test_a_worker_that_dies_during_a_read_is_replaced(make_rig: Any) -> None:
+async def test_a_worker_that_dies_during_a_read_is_replaced(make_rig: Any, until: Any) -> None:
     rig = await make_rig("tcp")
     (value,) = await rig.fill([0])
     for worker in rig.cluster.workers[:2]:
@@ -124,7 +117,7 @@ async def test_a_worker_that_dies_during_a_read_is_replaced(make_rig: Any) -> No
     assert buffer == value
 
 
-async def test_without_any_replica_the_answer_is_immediate(make_rig: Any) -> None:
+async def test_without_any_replica_the_answer_is_immediate(make_rig: Any, until: Any) -> None:
     rig = await make_rig("tcp")
     await rig.fill([0])
     await rig.cluster.workers[0].stop()
@@ -144,7 +137,9 @@ async def test_busy_workers_are_asked_again(make_rig: Any, transport: str) -> No
     assert bytes(slot.view) == value
 
 
-async def test_a_stopped_worker_is_given_up_for_another(make_rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stopped_worker_is_given_up_for_another(
+    make_rig: Any, until: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(reads, "ATTEMPT_S", 0.02)
     rig = await make_rig("tcp")
     (value,) = await rig.fill([0])
@@ -175,7 +170,7 @@ async def test_a_deadline_through_the_socket_leaves_the_buffer_alone(make_rig: A
     assert rig.state(0).load_bytes == 0
 
 
-async def test_a_late_slot_is_the_workers_until_it_answers(make_rig: Any) -> None:
+async def test_a_late_slot_is_the_workers_until_it_answers(make_rig: Any, until: Any) -> None:
     rig = await make_rig("local", replicas=1)
     await rig.fill([0])
     worker = rig.cluster.workers[0]
@@ -190,7 +185,7 @@ async def test_a_late_slot_is_the_workers_until_it_answers(make_rig: Any) -> Non
     assert rig.pool.statistics().quarantined == 0
 
 
-async def test_a_cancelled_call_leaves_its_slots_in_quarantine_too(make_rig: Any) -> None:
+async def test_a_cancelled_call_leaves_its_slots_in_quarantine_too(make_rig: Any, until: Any) -> None:
     rig = await make_rig("local", replicas=1)
     await rig.fill([0])
     worker = rig.cluster.workers[0]
@@ -206,7 +201,7 @@ async def test_a_cancelled_call_leaves_its_slots_in_quarantine_too(make_rig: Any
     await until(lambda: not slot.quarantined)
 
 
-async def test_the_end_of_a_connection_does_not_free_a_slot_while_the_process_lives(make_rig: Any) -> None:
+async def test_the_end_of_a_connection_does_not_free_a_slot_while_the_process_lives(make_rig: Any, until: Any) -> None:
     rig = await make_rig("local", replicas=1)
     await rig.fill([0])
     worker = rig.cluster.workers[0]
@@ -243,7 +238,7 @@ async def test_nothing_to_read_is_read_at_once(make_rig: Any) -> None:
 
 
 async def test_a_stopped_worker_of_this_host_costs_a_miss_not_the_whole_deadline(
-    make_rig: Any, monkeypatch: pytest.MonkeyPatch
+    make_rig: Any, until: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reads, "ATTEMPT_S", 0.02)
     rig = await make_rig("local", replicas=1)

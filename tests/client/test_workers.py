@@ -1,6 +1,5 @@
 """The circuit breaker and the choice of transport."""
 
-import asyncio
 import os
 from typing import Any
 
@@ -13,13 +12,6 @@ from esker.client.channel import LocalImpossible, Transport, open_channel
 from esker.wire.errors import ConnectionFailed, EskerError, RequestFailed, UserError
 from esker.wire.messages import Method
 from esker.wire.status import Status
-
-
-async def until(condition: Any) -> None:
-    """Lets the loop run until `condition()` holds."""
-    async with asyncio.timeout(10):
-        while not condition():
-            await asyncio.sleep(0)
 
 
 async def test_auto_takes_the_same_host_transport_where_it_works(make_rig: Any) -> None:
@@ -68,7 +60,7 @@ async def test_another_cluster_is_refused(make_rig: Any) -> None:
         await open_channel(rig.cluster.workers[0].info, "mine", Transport.TCP, [], "test")
 
 
-async def test_a_lost_worker_is_down_at_once_and_up_again_after_its_restart(make_rig: Any) -> None:
+async def test_a_lost_worker_is_down_at_once_and_up_again_after_its_restart(make_rig: Any, until: Any) -> None:
     rig = await make_rig("auto")
     worker, state = rig.cluster.workers[1], rig.state(1)
     epoch = rig.workers.epoch
@@ -83,7 +75,7 @@ async def test_a_lost_worker_is_down_at_once_and_up_again_after_its_restart(make
     assert rig.routes.now().heads[1] is state
 
 
-async def test_a_new_life_in_the_map_ends_the_old_connection(make_rig: Any) -> None:
+async def test_a_new_life_in_the_map_ends_the_old_connection(make_rig: Any, until: Any) -> None:
     rig = await make_rig("tcp", drives=1, replicas=1)
     state, old = rig.state(0), rig.state(0).channel
     await rig.cluster.workers[0].start()  # a second server; the first goes on serving its connections
