@@ -7,9 +7,11 @@ further events. Rules:
 - a create is acknowledged only when this replica's copy is durable and the successor acknowledged it too; so the
   head's acknowledgement means every serving replica has the chunk, and there are at least `min_replicas`;
 - a create that finds the chunk is confirmed down the chain all the same; where contents differ, the successor's copy
-  wins and replaces ours;
+  wins and replaces ours; so it does where versions differ, because a removal may name one;
 - no version is drawn before room is reserved, and lack of room changes no membership;
-- a failed local write takes the target offline: nothing is acknowledged after it.
+- a failed local write takes the target offline: nothing is acknowledged after it;
+- what was begun under another version of the chain is neither carried further nor acknowledged;
+- once an operation's deadline has passed, nothing but this drive is waited for: it reports for certain.
 """
 
 from collections import deque
@@ -53,9 +55,9 @@ class Step(Enum):
     """What a local copy is to an operation."""
 
     NONE = auto()
-    """Nothing is stored here, or what is must be replaced."""
+    """Nothing is stored here, or what is must be replaced, or it is not known yet."""
     PENDING = auto()
-    """Being written."""
+    """Being written or removed: the drive's report is awaited."""
     DURABLE = auto()
     FAILED = auto()
 
@@ -63,12 +65,13 @@ class Step(Enum):
 class Operation:
     """A create or removal under way at this replica."""
 
-    __slots__ = ("answer", "created", "event", "forwarded", "local", "status", "stored")
+    __slots__ = ("created", "event", "expired", "forwarded", "local", "status", "stored")
 
     def __init__(self, event: Create | Remove) -> None:
         self.event = event
         self.local = Step.NONE
         self.created = False
+        self.expired = False
         self.stored: Stored | None = None
         """What is, or is about to be, here."""
         self.forwarded: Forwarded | None = None
@@ -129,10 +132,9 @@ class ChainReplica:
         return self._remove(operation, operation.event, event)
 
     def _arrived(self, event: Create | Remove) -> list[Effect]:
-        if self.offline or not self.serving:
-            return [Answer(event.op, Status.UNAVAILABLE)]
-        if event.chain_version != self.chain.version:
-            return [Answer(event.op, Status.CHAIN_VERSION)]
+        refused = self._refused(event) if self.serving else Status.UNAVAILABLE
+        if refused is not None:
+            return [Answer(event.op, refused)]
         waiting = self._chunks.get(event.chunk)
         if waiting is not None and len(waiting) >= QUEUE_PER_CHUNK_MAX:
             return [Answer(event.op, Status.BUSY)]
@@ -143,31 +145,36 @@ class ChainReplica:
         waiting.append(event.op)
         return []
 
+    def _refused(self, event: Create | Remove) -> Status | None:
+        """Why nothing can be acknowledged to `event` at present; None: something can."""
+        if self.offline:
+            return Status.UNAVAILABLE
+        if event.chain_version != self.chain.version:
+            return Status.CHAIN_VERSION
+        return None if self._enough else Status.UNAVAILABLE
+
     # Create
 
     def _create(self, operation: Operation, create: Create, event: Event) -> list[Effect]:
+        if isinstance(event, Written):
+            if event.failed and not event.no_space:
+                return self._go_offline(operation, "a write failed")
+            operation.local = Step.FAILED if event.failed else Step.DURABLE
+        elif isinstance(event, Removed):
+            if event.failed:
+                return self._go_offline(operation, "a removal failed")
+            assert operation.status is not None, "only what is to be answered afterwards is discarded"
+            return self._answer(operation, operation.status)
+        refused = self._refused(create)
+        if refused is not None and operation.local is not Step.PENDING:
+            return self._answer(operation, refused)
         if isinstance(event, Found):
             return self._create_found(operation, create, event.stored)
         if isinstance(event, Reserved):
-            if not event.granted:
-                return self._answer(operation, Status.NO_SPACE)
-            return self._create_write(operation, create)
-        if isinstance(event, Written):
-            operation.local = Step.FAILED if event.failed else Step.DURABLE
-            if event.no_space:
-                operation.status = Status.NO_SPACE
-        elif isinstance(event, Removed):
-            assert operation.status is not None
-            if event.failed:
-                return self._go_offline(operation, "a removal failed")
-            return self._answer(operation, operation.status)
-        elif isinstance(event, Unreadable):
-            operation.stored = None
-            operation.forwarded = None
-            if create.has_payload:
-                return [Reserve(create.op, not self.is_head)]
-            return self._answer(operation, Status.NOT_FOUND)
-        elif isinstance(event, Fetched):
+            return self._create_write(operation, create) if event.granted else self._answer(operation, Status.NO_SPACE)
+        if isinstance(event, Unreadable):
+            return self._create_again(operation, create)
+        if isinstance(event, Fetched):
             return self._create_fetched(operation, create, event.stored)
         return self._create_settle(operation, create)
 
@@ -195,11 +202,17 @@ class ChainReplica:
             effects.append(Forward(create.op, self.successor, version, create.content, False, False))
         return effects
 
+    def _create_again(self, operation: Operation, create: Create) -> list[Effect]:
+        """The copy stored here is unreadable: the create's own content takes its place."""
+        operation.stored = None
+        operation.local = Step.NONE
+        if create.has_payload:
+            return [Reserve(create.op, not self.is_head)]
+        return self._answer(operation, Status.NOT_FOUND)
+
     def _create_settle(self, operation: Operation, create: Create) -> list[Effect]:
         """Decides once both the local copy and the successor have reported."""
         forwarded = operation.forwarded
-        if operation.local is Step.FAILED and operation.status is None:
-            return self._go_offline(operation, "a write failed")
         if operation.local is Step.PENDING or (self.successor is not None and forwarded is None):
             return []
         if operation.local is Step.FAILED:
@@ -210,15 +223,18 @@ class ChainReplica:
             return self._answer(operation, self._outcome(operation, create, stored), stored)
         assert self.successor is not None
         operation.forwarded = None
-        if forwarded.status is Status.NOT_FOUND:
-            own = create.has_payload and create.content == stored.content
-            return [Forward(create.op, self.successor, stored.version, stored.content, False, not own)]
-        if forwarded.status is Status.EXISTS_OTHER:
-            return [Fetch(create.op, self.successor)]
         if forwarded.status is Status.NO_SPACE and operation.created:
             operation.status = Status.NO_SPACE
+            operation.local = Step.PENDING
             return [RemoveLocal(create.op, stored.version)]
-        return self._answer(operation, forwarded.status)
+        if forwarded.status not in (Status.NOT_FOUND, Status.EXISTS_OTHER):
+            return self._answer(operation, forwarded.status)
+        if operation.expired:
+            return self._answer(operation, Status.TIMEOUT)
+        if forwarded.status is Status.EXISTS_OTHER:
+            return [Fetch(create.op, self.successor)]
+        own = create.has_payload and create.content == stored.content
+        return [Forward(create.op, self.successor, stored.version, stored.content, False, not own)]
 
     def _create_fetched(self, operation: Operation, create: Create, stored: Stored | None) -> list[Effect]:
         if stored is None:
@@ -230,23 +246,23 @@ class ChainReplica:
         return [Write(create.op, stored.version, fetched=True)]
 
     def _outcome(self, operation: Operation, create: Create, stored: Stored) -> Status:
-        if self.offline or not self._enough:
-            return Status.UNAVAILABLE
-        if create.chain_version != self.chain.version:
-            return Status.CHAIN_VERSION
         if operation.created:
             return Status.OK
-        return Status.EXISTS if stored.content == create.content else Status.EXISTS_OTHER
+        same = stored.content == create.content and create.version in (0, stored.version)
+        return Status.EXISTS if same else Status.EXISTS_OTHER
 
     # Remove
 
     def _remove(self, operation: Operation, remove: Remove, event: Event) -> list[Effect]:
+        if isinstance(event, Removed):
+            if event.failed:
+                return self._go_offline(operation, "a removal failed")
+            operation.local = Step.DURABLE
+        refused = self._refused(remove)
+        if refused is not None and operation.local is not Step.PENDING:
+            return self._answer(operation, refused)
         if isinstance(event, Found):
             return self._remove_found(operation, remove, event.stored)
-        if isinstance(event, Removed):
-            operation.local = Step.FAILED if event.failed else Step.DURABLE
-        if operation.local is Step.FAILED:
-            return self._go_offline(operation, "a removal failed")
         forwarded = operation.forwarded
         if operation.local is Step.PENDING or (self.successor is not None and forwarded is None):
             return []
@@ -278,12 +294,15 @@ class ChainReplica:
             waiting.remove(op)
             del self._operations[op]
             return [Answer(op, Status.TIMEOUT)]
-        if self.successor is None or operation.forwarded is not None:
-            return []  # only this drive is awaited, and it reports for certain
+        operation.expired = True
+        if operation.local is Step.NONE:
+            return self._answer(operation, Status.TIMEOUT)  # this drive has nothing to report
+        if operation.forwarded is not None or (self.successor is None and operation.local is Step.PENDING):
+            return []  # only the drive's report is awaited
         return self.handle(Forwarded(op, Status.TIMEOUT))
 
     def _go_offline(self, operation: Operation, why: str) -> list[Effect]:
-        self.offline = why
+        self.offline = self.offline or why
         return [TargetOffline(why), *self._answer(operation, Status.UNAVAILABLE)]
 
     def _answer(self, operation: Operation, status: Status, stored: Stored | None = None) -> list[Effect]:
@@ -294,12 +313,13 @@ class ChainReplica:
         assert waiting[0] == event.op, "only the first operation on a chunk is under way"
         waiting.popleft()
         effects: list[Effect] = [Answer(event.op, status, stored)]
-        while waiting and self.offline:
-            waiting_op = waiting.popleft()
-            del self._operations[waiting_op]
-            effects.append(Answer(waiting_op, Status.UNAVAILABLE))
-        if waiting:
-            effects.append(Lookup(waiting[0]))
-        else:
-            del self._chunks[event.chunk]
+        while waiting:
+            following = self._operations[waiting[0]].event
+            refused = self._refused(following)
+            if refused is None:
+                effects.append(Lookup(following.op))
+                return effects
+            del self._operations[waiting.popleft()]
+            effects.append(Answer(following.op, refused))
+        del self._chunks[event.chunk]
         return effects
