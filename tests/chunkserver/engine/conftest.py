@@ -51,6 +51,28 @@ def pages() -> Iterator[Callable[[int], memoryview]]:
     made.clear()
 
 
+def new_record(slot: Slot, length: int, *, version: int = 1, put_id: bytes = NO_PUT_ID) -> Record:
+    return Record(
+        length=length,
+        version=version,
+        chain_version=1,
+        block_bytes=length,
+        chunk_count=1,
+        put_id=put_id,
+        created_ms=0,
+        checksums=bytes(8 * checksum_blocks(length)),
+        key=b"key",
+        pages=slot.pages,
+        slot=slot.number,
+    )
+
+
+@pytest.fixture
+def make_record() -> Callable[..., Record]:
+    """Records of a written slot: `make_record(slot, length, version=, put_id=)`."""
+    return new_record
+
+
 class Drive:
     """A store on the fake disk, with awaitable steps."""
 
@@ -80,7 +102,7 @@ class Drive:
         reserve: bool = False,
     ) -> Status:
         slot = await self.written(data, slot_bytes, reserve=reserve)
-        record = make_record(slot, len(data), version=version, put_id=put_id)
+        record = new_record(slot, len(data), version=version, put_id=put_id)
         return Status(await self.call(lambda done: self.store.commit_put(key, record, slot, done, None)))
 
     async def remove(self, key: bytes, version: int = 0, put_id: bytes = NO_PUT_ID) -> Status:
@@ -107,22 +129,6 @@ class Drive:
     async def call(self, queue: Callable[[Callable[[Any, int], None]], None]) -> int:
         async with asyncio.timeout(10):
             return await self.start(queue)
-
-
-def make_record(slot: Slot, length: int, *, version: int = 1, put_id: bytes = NO_PUT_ID) -> Record:
-    return Record(
-        length=length,
-        version=version,
-        chain_version=1,
-        block_bytes=length,
-        chunk_count=1,
-        put_id=put_id,
-        created_ms=0,
-        checksums=bytes(8 * checksum_blocks(length)),
-        key=b"key",
-        pages=slot.pages,
-        slot=slot.number,
-    )
 
 
 @pytest.fixture
