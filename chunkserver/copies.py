@@ -115,7 +115,9 @@ class Copies:
         zero_padding(view, length)
         operation.hand_over(region)
         operation.length = length
-        operation.content = craq.Content(length, sums, put_id, block_bytes, chunk_count, operation.key)
+        assert operation.content is not None, "only creates fetch"
+        key = operation.content.key  # of the same chunk, so of the same block
+        operation.content = craq.Content(length, sums, put_id, block_bytes, chunk_count, key)
         self._counters.add("copies_replaced")
         return craq.Stored(version, operation.content)
 

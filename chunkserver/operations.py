@@ -37,7 +37,6 @@ class Operation:
         "deadline",
         "event",
         "index",
-        "key",
         "length",
         "number",
         "object_id",
@@ -67,7 +66,6 @@ class Operation:
         self.length = 0
         self.slot: Slot | None = None
         self.slot_bytes = 0
-        self.key = b""
         self.deadline = 0.0
         self.stored_version = 0
 
