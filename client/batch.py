@@ -78,7 +78,11 @@ class Batch(Generic[Q]):
     def settle(self, extent: int, row: Row) -> None:
         """This is the chunk's answer."""
         self.rows[extent] = row
-        self._left -= 1
+        self.settled(1)
+
+    def settled(self, count: int) -> None:
+        """So many rows more have been set."""
+        self._left -= count
         if self._left == 0:
             self._finish()
 

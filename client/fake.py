@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from esker.runtime.hostid import boot_id
+from esker.wire import framing
 from esker.wire.checksum import checksums
-from esker.wire.codec import decode_body
+from esker.wire.codec import decode_body, encode_body
 from esker.wire.columns import create_rows, rows
 from esker.wire.errors import RequestFailed
 from esker.wire.ids import NO_PUT_ID
@@ -80,6 +81,8 @@ class Faults:
     """So many requests are refused as BUSY."""
     unfinished: int = 0
     """So many new chunks are stored, but answered as if the chain had changed meanwhile."""
+    cut: bool = False
+    """Connections end in the middle of the payload of a READ."""
     corrupt: bool = False
     """The first byte of what is read is another."""
 
@@ -201,7 +204,14 @@ class FakeWorker:
                     os.pwrite(memory.fd, data, offset)
             block = (chunk.version, chunk.block_bytes, chunk.chunk_count, chunk.put_id)
             results.append(READ_RESULT.pack(number, status, length, *block))
-        request.reply(ReadReply(b"".join(results), b"".join(sums)), payload)
+        reply = ReadReply(b"".join(results), b"".join(sums))
+        if self.faults.cut and payload:
+            size = sum(map(len, payload))
+            head = framing.encode(framing.Kind.REPLY, Status.OK, request.request_id, encode_body(reply), size)
+            request.connection.stream.send(head, [payload[0][: len(payload[0]) // 2]])
+            request.connection.stream.close()
+        else:
+            request.reply(reply, payload)
 
     def _create(self, request: Request) -> Sequence[memoryview] | None:
         self.requests.append(request.method)

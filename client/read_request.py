@@ -14,21 +14,25 @@ from esker.client.workers import WorkerState
 from esker.wire.checksum import checksums
 from esker.wire.codec import decode_body
 from esker.wire.errors import EskerError, ProtocolError, RequestFailed
-from esker.wire.limits import checksum_blocks
+from esker.wire.limits import CHECKSUM_BLOCK_BYTES
 from esker.wire.messages import READ_RESULT, ReadReply
 from esker.wire.status import Status
 
-_OK = int(Status.OK)
 _ANSWERS = frozenset((int(Status.NOT_FOUND), int(Status.TOO_LARGE)))
+assert int(Status.OK) == 0
 
 
 class ReadSink(Protocol):
-    """The batch, as its requests see it."""
+    """The batch, as its requests see it. Requests put answers into `rows` and `sources` themselves, many at a time."""
 
     views: Sequence[memoryview]
+    rooms: list[int]
+    """The lengths of `views`."""
+    rows: list[Row | None]
+    sources: list[WorkerState | None]
 
-    def settled(self, extent: int, row: Row, state: WorkerState) -> None:
-        """This is the answer."""
+    def settled(self, count: int) -> None:
+        """So many chunks more have their answers."""
 
     def failed(self, extent: int, state: WorkerState, status: int) -> None:
         """This worker cannot give the answer."""
@@ -71,33 +75,45 @@ class ReadRequest(BatchRequest):
         packed = reply.results
         if len(packed) % READ_RESULT.size:
             raise ValueError(f"results of {len(packed)} bytes")
-        extents, waiting, views, sums = self.extents, self.waiting, self._sink.views, reply.checksums
+        extents, waiting, sink, sums = self.extents, self.waiting, self._sink, reply.checksums
+        views, rooms, land = sink.views, sink.rooms, self._landing.append
         at = data_bytes = 0
+        others: list[tuple[int, Row]] = []
         for row in READ_RESULT.iter_unpack(packed):
             number, status, length = row[0], row[1], row[2]
             if not waiting[number]:
                 raise ValueError(f"extent {number} was answered before")
-            extent = extents[number]
-            view = views[extent]
-            if status == _OK:
-                end = at + 8 * checksum_blocks(length)
-                if not 0 < length <= len(view) or end > len(sums):
-                    raise ValueError(f"extent {number} of {length} bytes with {len(sums) - at} bytes of checksums")
-                if length != len(view):
-                    view = view[:length]
-                self._landing.append((number, view, sums[at:end], row))
-                at = end
-                data_bytes += length
-            else:
-                self._close(number)
-                if status in _ANSWERS:
-                    self._sink.settled(extent, row, self.state)
-                else:
-                    self._sink.failed(extent, self.state, status)
+            waiting[number] = 0
+            if status:
+                others.append((number, row))
+                continue
+            room = rooms[extents[number]]
+            end = at + 8 * ((length + CHECKSUM_BLOCK_BYTES - 1) // CHECKSUM_BLOCK_BYTES)
+            if not 0 < length <= room or end > len(sums):
+                raise ValueError(f"extent {number} of {length} bytes with {len(sums) - at} bytes of checksums")
+            view = views[extents[number]]
+            land((number, view if length == room else view[:length], sums[at:end], row))
+            at = end
+            data_bytes += length
         if at != len(sums):
             raise ValueError(f"{len(sums) - at} bytes of checksums too many")
         if payload_bytes != (0 if self.direct else data_bytes):
             raise ValueError(f"{payload_bytes} bytes of payload for {data_bytes} bytes of extents")
+        if others:
+            self._settle_without_data(others)
+
+    def _settle_without_data(self, others: Sequence[tuple[int, Row]]) -> None:
+        sink, state, settled = self._sink, self.state, 0
+        for number, row in others:
+            extent = self.extents[number]
+            state.load_bytes -= sink.rooms[extent]
+            if row[1] in _ANSWERS:
+                sink.rows[extent] = row
+                sink.sources[extent] = state
+                settled += 1
+            else:
+                sink.failed(extent, state, row[1])
+        sink.settled(settled)
 
     def on_payload(self) -> None:
         """See `ReplyHandler`."""
@@ -106,25 +122,34 @@ class ReadRequest(BatchRequest):
     def _verify(self) -> None:
         """The data of `_landing` is here: it counts only if it matches."""
         landing, self._landing = self._landing, []
+        if not landing:
+            return
         sink, state, extents = self._sink, self.state, self.extents
+        rows, sources, rooms = sink.rows, sink.sources, sink.rooms
+        settled = read_bytes = load_bytes = 0
         for number, view, sums, row in landing:
-            self._close(number)
+            extent = extents[number]
+            load_bytes += rooms[extent]
             if checksums(view) == sums:
-                state.read_bytes += row[2]
-                sink.settled(extents[number], row, state)
+                rows[extent] = row
+                sources[extent] = state
+                read_bytes += row[2]
+                settled += 1
             else:
-                sink.failed(extents[number], state, Status.CHECKSUM)
-
-    def _close(self, number: int) -> None:
-        self.waiting[number] = 0
-        self.state.load_bytes -= len(self._sink.views[self.extents[number]])
+                sink.failed(extent, state, Status.CHECKSUM)
+        state.load_bytes -= load_bytes
+        state.read_bytes += read_bytes
+        sink.settled(settled)
 
     def unanswered(self) -> list[int]:
         """See `BatchRequest`."""
         left = [number for number, open_ in enumerate(self.waiting) if open_]
-        for number in left:
-            self._close(number)
-        return [self.extents[number] for number in left]
+        left += [number for number, _, _, _ in self._landing]  # data that was arriving when it ended
+        self.waiting = bytearray(len(self.waiting))
+        self._landing = []
+        extents = [self.extents[number] for number in left]
+        self.state.load_bytes -= sum(self._sink.rooms[extent] for extent in extents)
+        return extents
 
     def finish(self, error: EskerError | None) -> None:
         """See `WorkerRequest`."""

@@ -51,6 +51,7 @@ class ReadBatch(Batch[ReadRequest]):
     ) -> None:
         super().__init__(len(objects), slots)
         self.views = views
+        self.rooms = [len(view) for view in views]
         self.sources: list[WorkerState | None] = [None] * len(objects)
         """Who gave the answer."""
         self.tried: dict[int, Tried] = {} if tried is None else tried
@@ -71,7 +72,7 @@ class ReadBatch(Batch[ReadRequest]):
     def dispatch(self, extents: Sequence[int]) -> None:
         """Chooses a replica for each chunk and sends the requests."""
         readers = self._routes.now().readers
-        chains, views, slots, tried = self._chains, self.views, self._slots, self.tried
+        chains, rooms, slots, tried = self._chains, self.rooms, self._slots, self.tried
         groups: dict[tuple[WorkerState, BufferPool | None], list[int]] = {}
         for extent in extents:
             candidates = readers[chains[extent]]
@@ -84,7 +85,7 @@ class ReadBatch(Batch[ReadRequest]):
             for state in candidates[1:]:
                 if state.load_bytes < best.load_bytes:
                     best = state
-            best.load_bytes += len(views[extent])
+            best.load_bytes += rooms[extent]
             slot = slots[extent]
             key = (best, None if slot is None else slot.pool)
             group = groups.get(key)
@@ -100,10 +101,10 @@ class ReadBatch(Batch[ReadRequest]):
         memory_id = 0
         if channel is not None and pool is not None and may_go_direct(pool):
             memory_id = channel.memory_ids.get(pool, 0)
-        views = self.views
+        rooms = self.rooms
         start = size = 0
         for end, extent in enumerate(group, 1):
-            size += len(views[extent])
+            size += rooms[extent]
             if size >= REQUEST_BYTES_AIM or end - start >= REQUEST_EXTENTS_AIM or end == len(group):
                 self._send(state, group[start:end], memory_id)
                 start, size = end, 0
@@ -111,15 +112,15 @@ class ReadBatch(Batch[ReadRequest]):
     def _send(self, state: WorkerState, extents: list[int], memory_id: int) -> None:
         if state.channel is None:  # lost while an earlier request of this dispatch was being sent
             for extent in extents:
-                state.load_bytes -= len(self.views[extent])
+                state.load_bytes -= self.rooms[extent]
                 self.failed(extent, state, Status.UNAVAILABLE)
             return
-        objects, indexes, chains, views, offsets = self._objects, self._indexes, self._chains, self.views, self._offsets
+        objects, indexes, chains, rooms, offsets = self._objects, self._indexes, self._chains, self.rooms, self._offsets
         chain_ids = self._routes.now().chain_ids
         pack = READ_EXTENT.pack
         packed = b"".join(
             [
-                pack(objects[extent], indexes[extent], chain_ids[chains[extent]], len(views[extent]), offsets[extent])
+                pack(objects[extent], indexes[extent], chain_ids[chains[extent]], rooms[extent], offsets[extent])
                 for extent in extents
             ]
         )
@@ -128,11 +129,6 @@ class ReadBatch(Batch[ReadRequest]):
         request.send(Method.READ, Read(self._space, packed, memory_id, self.budget_ms()))
 
     # Answers
-
-    def settled(self, extent: int, row: Row, state: WorkerState) -> None:
-        """See `ReadSink`."""
-        self.sources[extent] = state
-        self.settle(extent, row)
 
     def failed(self, extent: int, state: WorkerState, status: int) -> None:
         """See `ReadSink`."""

@@ -24,7 +24,7 @@ from esker.kvclient.keyspace import Keyspace
 from esker.kvclient.memory import destinations, sources
 from esker.kvclient.put import Put
 from esker.kvclient.remove import remove_blocks
-from esker.kvclient.results import ClientStatistics, GetResult, PutResult
+from esker.kvclient.results import STATUS_OF, ClientStatistics, GetResult, PutResult
 from esker.runtime.counters import Counters
 from esker.wire.errors import RequestFailed, UserError
 from esker.wire.messages import Method, NamespaceOpen, NamespaceReply
@@ -264,8 +264,9 @@ class KVCacheClient:
             raise UserError("this client is closed; connect again")
 
     def _count(self, operation: str, results: Sequence[GetResult] | Sequence[PutResult]) -> None:
-        for status, count in Counter([result.status for result in results]).items():
-            self._counters.add(f"{operation}_{status.name.lower()}", count)
+        # As plain integers: an enumeration's hash is a Python function.
+        for status, count in Counter([int(result.status) for result in results]).items():
+            self._counters.add(f"{operation}_{STATUS_OF[status].name.lower()}", count)
 
 
 async def _open_namespace(meta: MetaClient, body: NamespaceOpen, deadline: float) -> NamespaceReply:

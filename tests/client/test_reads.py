@@ -117,6 +117,18 @@ async def test_a_worker_that_dies_during_a_read_is_replaced(make_rig: Any, until
     assert buffer == value
 
 
+async def test_a_connection_that_ends_amid_the_payload_costs_nothing(make_rig: Any) -> None:
+    rig = await make_rig("tcp")
+    numbers = list(range(8))
+    values = await rig.fill(numbers)
+    rig.cluster.workers[0].faults.cut = True
+    buffers = [bytearray(65536) for _ in numbers]
+    async with asyncio.timeout(30):
+        assert status_of(await rig.reads(numbers, buffers).run(600)) == [Status.OK] * 8
+    assert buffers == values
+    assert {state.load_bytes for state in rig.workers.by_drive.values()} == {0}
+
+
 async def test_without_any_replica_the_answer_is_immediate(make_rig: Any, until: Any) -> None:
     rig = await make_rig("tcp")
     await rig.fill([0])
