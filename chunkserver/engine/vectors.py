@@ -34,8 +34,8 @@ class Vector:
     def point(self, buffer: memoryview) -> None:
         """Makes the entry `buffer`, which must be writable and outlive the operation."""
         entry = self._entry
-        entry[0] = _address(_from_buffer(buffer))
-        entry[1] = len(buffer)
+        entry[1] = length = len(buffer)
+        entry[0] = _address(_from_buffer(buffer)) if length else 0
 
 
 def _entry_of(iovec: Any, address: int, length: int) -> memoryview:

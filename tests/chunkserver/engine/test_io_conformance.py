@@ -34,7 +34,7 @@ async def run(engine: IoEngine, kind: str, fd: int, offset: int, buffer: memoryv
 
 
 @pytest.mark.parametrize("offset", [0, 4096, 12345, 3 << 20])
-@pytest.mark.parametrize("length", [1, 511, 4096, 65536, 70001, 1 << 20, (4 << 20) + 4096])
+@pytest.mark.parametrize("length", [0, 1, 511, 4096, 65536, 70001, 1 << 20, (4 << 20) + 4096])
 async def test_what_is_written_is_read(engine: IoEngine, fd: int, pages: Pages, length: int, offset: int) -> None:
     data = Random(length).randbytes(length)
     source, target = pages(length), pages(length)
