@@ -189,7 +189,7 @@ class ReplicaRunner:
     def _removed(self, token: tuple[int, Operation], status: Status) -> None:
         op_id, op = token
         failed = status not in (Status.OK, Status.NOT_FOUND, Status.CONDITION)
-        self.dispatch(op.replica, craq.Removed(op_id, failed))
+        self.dispatch(op.replica, craq.Removed(op_id, failed, no_space=status is Status.NO_SPACE))
 
     def _forward(self, replica: ChainReplica, effect: craq.Forward) -> craq.Event | None:
         operation = self._operations[effect.op]

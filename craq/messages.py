@@ -94,6 +94,8 @@ class Removed:
 
     op: int
     failed: bool = False
+    no_space: bool = False
+    """With `failed`: for lack of room, which is no fault of the drive; what was there stays."""
 
 
 @dataclass(frozen=True, slots=True)

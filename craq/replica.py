@@ -161,7 +161,7 @@ class ChainReplica:
                 return self._go_offline(operation, "a write failed")
             operation.local = Step.FAILED if event.failed else Step.DURABLE
         elif isinstance(event, Removed):
-            if event.failed:
+            if event.failed and not event.no_space:
                 return self._go_offline(operation, "a removal failed")
             assert operation.status is not None, "only what is to be answered afterwards is discarded"
             return self._answer(operation, operation.status)
@@ -256,6 +256,8 @@ class ChainReplica:
     def _remove(self, operation: Operation, remove: Remove, event: Event) -> list[Effect]:
         if isinstance(event, Removed):
             if event.failed:
+                if event.no_space:
+                    return self._answer(operation, Status.NO_SPACE)
                 return self._go_offline(operation, "a removal failed")
             operation.local = Step.DURABLE
         refused = self._refused(remove)

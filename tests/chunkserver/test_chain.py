@@ -1,4 +1,4 @@
-"""Two drives that are chains of each other: every copy is the same, and what cannot be confirmed is not acknowledged."""
+"""Two drives that are chains of each other: every copy is equal, and nothing unconfirmed is acknowledged."""
 
 import asyncio
 import os

@@ -176,6 +176,14 @@ def test_no_space_at_the_successor_discards_what_was_written_here() -> None:
     assert not head.offline
 
 
+def test_a_discard_for_which_the_index_has_no_room_changes_no_membership() -> None:
+    head = replica()
+    holding(head)
+    play(head, Forwarded(1, Status.NO_SPACE))
+    assert play(head, Removed(1, failed=True, no_space=True)) == [Answer(1, Status.NO_SPACE)]
+    assert not head.offline
+
+
 def test_no_space_at_the_successor_discards_nothing_that_was_here_before() -> None:
     effects = play(
         replica(),

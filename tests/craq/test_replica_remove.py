@@ -2,7 +2,7 @@
 
 import pytest
 
-from esker.craq.messages import Answer, Effect, Forwarded, ForwardRemove, Found, Lookup, Removed, RemoveLocal
+from esker.craq.messages import Answer, Effect, Event, Forwarded, ForwardRemove, Found, Lookup, Removed, RemoveLocal
 from esker.wire.status import Status
 
 from .replicas import HEAD, MIDDLE, TAIL, play, remove, replica, stored
@@ -56,3 +56,12 @@ def test_a_removal_that_the_successor_did_not_make_is_not_acknowledged(status: S
     play(head, remove(), Found(1, HERE))
     assert play(head, Forwarded(1, status)) == []
     assert play(head, Removed(1)) == [Answer(1, status)]
+
+
+@pytest.mark.parametrize("behind", [[], [Forwarded(1, OK)]])
+def test_a_removal_for_which_the_index_has_no_room_changes_no_membership(behind: list[Event]) -> None:
+    head = replica()
+    play(head, remove(), Found(1, HERE), *behind)
+    assert play(head, Removed(1, failed=True, no_space=True)) == [Answer(1, Status.NO_SPACE)]
+    assert not head.offline
+    assert head.busy == 0
