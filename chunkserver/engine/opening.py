@@ -7,6 +7,7 @@ before the drive serves anything.
 """
 
 import secrets
+import shutil
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -122,8 +123,10 @@ def _open_parts(
                 f"only {format_size(free_bytes)} are free for drive {directory}, at least "
                 f"{format_size(CAPACITY_BYTES_MIN)} are needed: free some space on its file system"
             )
+        # Whatever an interrupted creation left of the index is empty, for no chunk can have been stored.
+        shutil.rmtree(meta, ignore_errors=True)
         data.mkdir(exist_ok=True)
-        meta.mkdir(exist_ok=True)
+        meta.mkdir()
         map_bytes = max(INDEX_MAP_BYTES_MIN, capacity_bytes // INDEX_SHARE // GIB * GIB)
     else:
         assert superblock is not None

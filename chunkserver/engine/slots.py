@@ -27,8 +27,9 @@ from esker.chunkserver.engine.slot_files import SEGMENT_BYTES_MAX, Slot, SlotFil
 from esker.runtime.logging import get_logger
 from esker.wire.limits import MIB
 
-GROW_SLOTS = 64
-GROW_BYTES = 64 * MIB
+GROW_BYTES = 16 * MIB
+"""A class grows by this much, or one slot. The loop waits for it: microseconds on a disk, where space is only promised,
+and milliseconds on a RAM-backed file system, which allocates it."""
 GROW_SHARE = 16
 """Growing takes at most one part in this many of what is left."""
 REFILL_SLOTS_MAX = 64
@@ -103,7 +104,7 @@ class Slots:
         if owner is None:
             owner = self.classes[pages] = SlotFiles(self._files, self._directory, pages, 0, self._segment_bytes)
         if self._returning:
-            self._take_back()
+            self.take_back()
         limit_bytes = self.capacity_bytes if reserve else self.capacity_bytes - self.reserve_bytes
         if self.used_bytes + owner.slot_bytes > limit_bytes:
             self.no_space += 1
@@ -122,12 +123,8 @@ class Slots:
         if slots:
             self._returning.append((self._engine.mark(), list(slots)))
 
-    def close(self) -> None:
-        for owner in self.classes.values():
-            owner.close()
-
-    def _take_back(self) -> None:
-        """Frees what no operation can touch any more."""
+    def take_back(self) -> None:
+        """Makes those slots free that no operation can touch any more; `allocate` does it by itself."""
         returning, passed, classes = self._returning, self._engine.passed, self.classes
         while returning and passed(returning[0][0]):
             for pages, number in returning.popleft()[1]:
@@ -135,6 +132,10 @@ class Slots:
                 owner.map.free.append(number)
                 self.used_bytes -= owner.slot_bytes
                 self.used_slots -= 1
+
+    def close(self) -> None:
+        for owner in self.classes.values():
+            owner.close()
 
     def _make_room(self, owner: SlotFiles, *, reserve: bool) -> None:
         """Gives `owner` at least one free slot, or raises."""
@@ -153,8 +154,7 @@ class Slots:
         if left_bytes < size:
             self._refuse("freed slots are not back yet")
         share_bytes = min(left_bytes, room_bytes) // GROW_SHARE
-        step_bytes = min(max(GROW_SLOTS * size, GROW_BYTES), max(size, share_bytes))
-        count = step_bytes // size
+        count = max(1, min(GROW_BYTES, share_bytes) // size)
         while True:
             try:
                 self._grow(owner, count)
@@ -162,14 +162,13 @@ class Slots:
                 if error.errno not in _FULL:
                     raise
                 if count > 1:
-                    count //= 4
+                    count = max(1, count // 4)
                 elif not self._reclaim(owner, size):
                     self._refuse(f"the file system is full: {error}")
             else:
                 return
 
     def _grow(self, owner: SlotFiles, count: int) -> None:
-        count = max(1, count)
         grown = owner.refill(min(count, REFILL_SLOTS_MAX)) if owner.map.holes else owner.extend(count)
         self.backed_bytes += grown * owner.slot_bytes
 

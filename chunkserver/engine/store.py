@@ -103,6 +103,7 @@ class DriveStore:
     @property
     def used_bytes(self) -> int:
         """Slots that are taken, in flight or on their way back."""
+        self._slots.take_back()
         return self._slots.used_bytes
 
     def on_failed(self, callback: Callable[[str], None]) -> None:
@@ -213,6 +214,7 @@ class DriveStore:
     def counters(self) -> dict[str, int]:
         """Figures of this moment, and totals since the start. Mean group: `commit_records / commits`."""
         slots = self._slots
+        slots.take_back()
         return {
             "backed_bytes": slots.backed_bytes,
             "capacity_bytes": slots.capacity_bytes,

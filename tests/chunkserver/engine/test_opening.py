@@ -1,6 +1,7 @@
 """Opening a drive: every way that it can fail, and what becomes of records that cannot be true."""
 
 import asyncio
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ from esker.chunkserver.engine.fake_disk import FakeDisk
 from esker.chunkserver.engine.io import open_engine
 from esker.chunkserver.engine.record import decode_record, encode_record
 from esker.chunkserver.engine.store import DriveStore
+from esker.chunkserver.engine.superblock import DriveLock
 from esker.wire.errors import UserError
 from esker.wire.limits import GIB, MIB
 
@@ -76,6 +78,24 @@ async def test_a_full_file_system(open_drive: OpenDrive, tmp_path: Path) -> None
         open_drive(disk)
     disk.free_bytes = None
     open_drive(disk)
+
+
+async def test_an_interrupted_creation_starts_over(
+    tmp_path: Path, open_drive: OpenDrive, make_key: MakeKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At its last moment: everything stands but the superblock."""
+
+    def interrupted(*_: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(DriveLock, "fill", interrupted)
+        with pytest.raises(UserError, match=r"cannot be opened: .*Input/output error"):
+            open_drive()
+    assert (tmp_path / "drive" / "meta.lmdb" / "data.mdb").exists()
+    drive = open_drive()
+    await drive.put(make_key(1), b"x")
+    assert await drive.get(make_key(1)) == b"x"
 
 
 @pytest.mark.parametrize("part", ["data", "meta.lmdb/data.mdb"])

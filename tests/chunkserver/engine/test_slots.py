@@ -158,13 +158,20 @@ async def test_without_hole_punching(tmp_path: Path) -> None:
     bench.slots.close()
 
 
-async def test_growing_takes_a_share_of_what_is_left(tmp_path: Path) -> None:
+async def test_growing_goes_step_by_step(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "large", 4 * GIB)
     bench.slots.allocate(4 * KIB, 4 * KIB, reserve=False)
-    assert bench.slots.backed_bytes == 64 * MIB
+    assert bench.slots.backed_bytes == 16 * MIB
     bench.slots.allocate(8 * MIB, 8 * MIB, reserve=False)
-    assert bench.slots.backed_bytes == 64 * MIB + (4 * GIB - 64 * MIB) // 16 // (8 * MIB) * 8 * MIB
+    assert bench.slots.backed_bytes == 32 * MIB
+    bench.slots.allocate(20 * MIB, 20 * MIB, reserve=False)
+    assert bench.slots.backed_bytes == 52 * MIB, "one slot, where that is more"
     bench.slots.close()
+
+
+async def test_a_small_drive_grows_in_small_steps(bench: Bench) -> None:
+    bench.slots.allocate(4 * KIB, 4 * KIB, reserve=False)
+    assert bench.slots.backed_bytes == CAPACITY_BYTES // 16
 
 
 async def test_sizes_that_are_no_slots(bench: Bench) -> None:
