@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 
 from esker.client.buffers import Slot
 from esker.client.request import WorkerRequest
+from esker.client.workers import WorkerState
 
 Row = tuple[Any, ...]
 """A row of the operation's result column."""
@@ -21,13 +22,29 @@ BUSY_DELAY_MAX_S = 0.1
 
 
 class BatchRequest(WorkerRequest):
-    """A request that belongs to a batch."""
+    """A request for some of a batch's chunks, its `extents`."""
 
-    __slots__ = ()
+    __slots__ = ("extents", "slots")
+
+    def __init__(self, state: WorkerState, extents: list[int], slots: Sequence[Slot] | None) -> None:
+        super().__init__(state, direct=slots is not None)
+        self.extents = extents
+        self.slots = slots
+        """The memory of each extent, where the worker reads or writes it by itself; None: all goes by the socket."""
+
+    def take_unanswered(self) -> list[int]:
+        """Positions in `extents` that have no answer; from now on they are no load of the worker."""
+        raise NotImplementedError
 
     def unanswered(self) -> list[int]:
-        """The batch's numbers of the chunks without an answer; from now on they are no load of the worker."""
-        raise NotImplementedError
+        """The batch's numbers of those."""
+        return [self.extents[number] for number in self.take_unanswered()]
+
+    def give_up(self) -> list[int]:
+        """The batch's numbers of the unanswered chunks, whose memory stays the worker's until it lets go of it."""
+        numbers = self.take_unanswered()
+        self.abandon(() if self.slots is None else [self.slots[number] for number in numbers])
+        return [self.extents[number] for number in numbers]
 
 
 Q = TypeVar("Q", bound=BatchRequest)
@@ -36,13 +53,12 @@ Q = TypeVar("Q", bound=BatchRequest)
 class Batch(Generic[Q]):
     """Base of a batch of `count` chunks; a subclass says how it `begin`s and what a timeout's row is."""
 
-    def __init__(self, count: int, slots: Sequence[Slot | None]) -> None:
+    def __init__(self, count: int) -> None:
         self.rows: list[Row | None] = [None] * count
         self.requests: set[Q] = set()
         self.loop = asyncio.get_running_loop()
         self.deadline = 0.0
         self.closed = False
-        self._slots = slots
         self._left = count
         self._done: asyncio.Future[None] = self.loop.create_future()
         self._timers: set[asyncio.Handle] = set()
@@ -124,6 +140,5 @@ class Batch(Generic[Q]):
         for timer in self._timers:
             timer.cancel()
         for request in list(self.requests):
-            unanswered = request.unanswered()
-            request.abandon([self._slots[extent] for extent in unanswered] if request.direct else ())
+            request.give_up()
         self.requests.clear()

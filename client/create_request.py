@@ -3,9 +3,11 @@
 Owns the extents that the head has not answered yet; what follows from a status is for the batch (`creates.py`).
 """
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from esker.client.batch import BatchRequest, Row
+from esker.client.buffers import Slot
 from esker.client.request import status_of
 from esker.client.workers import WorkerState
 from esker.wire.codec import decode_body
@@ -30,14 +32,18 @@ class CreateSink(Protocol):
 class CreateRequest(BatchRequest):
     """A CREATE of `extents` (numbers in the batch) with `size_bytes` of data. A row is a row of CREATE_RESULT."""
 
-    __slots__ = ("_sink", "extents", "size_bytes", "waiting")
+    __slots__ = ("_sink", "size_bytes", "waiting")
 
     def __init__(
-        self, sink: CreateSink, state: WorkerState, extents: list[int], size_bytes: int, *, direct: bool
+        self,
+        sink: CreateSink,
+        state: WorkerState,
+        extents: list[int],
+        slots: Sequence[Slot] | None,
+        size_bytes: int,
     ) -> None:
-        super().__init__(state, direct=direct)
+        super().__init__(state, extents, slots)
         self._sink = sink
-        self.extents = extents
         self.size_bytes = size_bytes
         self.waiting = bytearray(b"\x01") * len(extents)
         state.creating(size_bytes)
@@ -57,9 +63,9 @@ class CreateRequest(BatchRequest):
         except (RequestFailed, IndexError, ValueError) as error:
             raise ProtocolError(f"a reply to CREATE that does not fit it: {error}") from error
 
-    def unanswered(self) -> list[int]:
+    def take_unanswered(self) -> list[int]:
         """See `BatchRequest`."""
-        left = [extent for extent, open_ in zip(self.extents, self.waiting, strict=True) if open_]
+        left = [number for number, open_ in enumerate(self.waiting) if open_]
         self.waiting = bytearray(len(self.waiting))
         self.state.creating(-self.size_bytes)
         self.size_bytes = 0

@@ -48,7 +48,7 @@ class CreateBatch(Batch[CreateRequest]):
         blocks: Sequence[tuple[int, int, bytes]],
         keys: Sequence[bytes],
     ) -> None:
-        super().__init__(len(objects), slots)
+        super().__init__(len(objects))
         self._workers = workers
         self._routes = routes
         self._space = space
@@ -57,6 +57,7 @@ class CreateBatch(Batch[CreateRequest]):
         self._indexes = indexes
         self._chains = chains
         self._views = views
+        self._slots = slots
         self._offsets = offsets
         self._blocks = blocks
         self._keys = keys
@@ -133,7 +134,8 @@ class CreateBatch(Batch[CreateRequest]):
             memory_id,
             self.budget_ms(),
         )
-        request = CreateRequest(self, head, extents, size, direct=memory_id != 0)
+        slots = [slot for extent in extents if (slot := self._slots[extent]) is not None] if memory_id else None
+        request = CreateRequest(self, head, extents, slots, size)
         self.requests.add(request)
         request.send(Method.CREATE, body, () if memory_id else [views[extent] for extent in extents])
 

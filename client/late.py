@@ -24,12 +24,11 @@ class LateSlots:
     def __init__(self) -> None:
         self._slots: list[Slot] = []
 
-    def keep(self, slots: Iterable[Slot | None]) -> None:
+    def keep(self, slots: Iterable[Slot]) -> None:
         """The operation ends now; call before it lets go of the slots."""
         for slot in slots:
-            if slot is not None:
-                slot.keep_for_worker()
-                self._slots.append(slot)
+            slot.keep_for_worker()
+            self._slots.append(slot)
 
     def let_go(self) -> None:
         """The worker answered, or is gone."""

@@ -9,12 +9,13 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from esker.client.batch import BatchRequest, Row
+from esker.client.buffers import Slot
 from esker.client.request import status_of
 from esker.client.workers import WorkerState
 from esker.wire.checksum import checksums
 from esker.wire.codec import decode_body
 from esker.wire.errors import EskerError, ProtocolError, RequestFailed
-from esker.wire.limits import CHECKSUM_BLOCK_BYTES
+from esker.wire.limits import checksum_blocks
 from esker.wire.messages import READ_RESULT, ReadReply
 from esker.wire.status import Status
 
@@ -44,12 +45,15 @@ class ReadSink(Protocol):
 class ReadRequest(BatchRequest):
     """A READ of `extents`, which are numbers in the batch. A row is a row of READ_RESULT."""
 
-    __slots__ = ("_landing", "_sink", "extents", "waiting")
+    __slots__ = ("_landing", "_sink", "staged", "waiting")
 
-    def __init__(self, sink: ReadSink, state: WorkerState, extents: list[int], *, direct: bool) -> None:
-        super().__init__(state, direct=direct)
+    def __init__(
+        self, sink: ReadSink, state: WorkerState, extents: list[int], slots: Sequence[Slot] | None, *, staged: bool
+    ) -> None:
+        super().__init__(state, extents, slots)
         self._sink = sink
-        self.extents = extents
+        self.staged = staged
+        """`slots` are not the callers' but stand between: what verified there is copied to where it belongs."""
         self.waiting = bytearray(b"\x01") * len(extents)
         """1 for each extent that is neither settled nor failed."""
         self._landing: list[tuple[int, memoryview, bytes, Row]] = []
@@ -77,6 +81,7 @@ class ReadRequest(BatchRequest):
             raise ValueError(f"results of {len(packed)} bytes")
         extents, waiting, sink, sums = self.extents, self.waiting, self._sink, reply.checksums
         views, rooms, land = sink.views, sink.rooms, self._landing.append
+        staging = self.slots if self.staged else None
         at = data_bytes = 0
         others: list[tuple[int, Row]] = []
         for row in READ_RESULT.iter_unpack(packed):
@@ -88,11 +93,15 @@ class ReadRequest(BatchRequest):
                 others.append((number, row))
                 continue
             room = rooms[extents[number]]
-            end = at + 8 * ((length + CHECKSUM_BLOCK_BYTES - 1) // CHECKSUM_BLOCK_BYTES)
+            if staging is not None and length > room:  # it fitted the slot, whole pages, but not the caller's memory
+                others.append((number, (number, int(Status.TOO_LARGE), *row[2:])))
+                at += 8 * checksum_blocks(length)
+                continue
+            end = at + 8 * checksum_blocks(length)
             if not 0 < length <= room or end > len(sums):
                 raise ValueError(f"extent {number} of {length} bytes with {len(sums) - at} bytes of checksums")
-            view = views[extents[number]]
-            land((number, view if length == room else view[:length], sums[at:end], row))
+            view = views[extents[number]] if staging is None else staging[number].view
+            land((number, view if length == len(view) else view[:length], sums[at:end], row))
             at = end
             data_bytes += length
         if at != len(sums):
@@ -131,6 +140,8 @@ class ReadRequest(BatchRequest):
             extent = extents[number]
             load_bytes += rooms[extent]
             if checksums(view) == sums:
+                if self.staged:
+                    sink.views[extent][: row[2]] = view
                 rows[extent] = row
                 sources[extent] = state
                 read_bytes += row[2]
@@ -141,15 +152,34 @@ class ReadRequest(BatchRequest):
         state.read_bytes += read_bytes
         sink.settled(settled)
 
-    def unanswered(self) -> list[int]:
+    def take_unanswered(self) -> list[int]:
         """See `BatchRequest`."""
         left = [number for number, open_ in enumerate(self.waiting) if open_]
         left += [number for number, _, _, _ in self._landing]  # data that was arriving when it ended
         self.waiting = bytearray(len(self.waiting))
         self._landing = []
-        extents = [self.extents[number] for number in left]
-        self.state.load_bytes -= sum(self._sink.rooms[extent] for extent in extents)
+        self.state.load_bytes -= sum(self._sink.rooms[self.extents[number]] for number in left)
+        return left
+
+    def give_up(self) -> list[int]:
+        """See `BatchRequest`."""
+        extents = super().give_up()
+        self._release_staging()
         return extents
+
+    def on_done(self, error: EskerError | None) -> None:
+        """See `ReplyHandler`. Staged chunks need not wait for the process's end: the caller's memory is not at risk."""
+        if self.staged and not self.abandoned and not isinstance(error, RequestFailed | None):
+            extents = self.give_up()
+            for extent in extents:
+                self._sink.failed(extent, self.state, status_of(error))
+            self._sink.ended(self)
+        super().on_done(error)
+
+    def _release_staging(self) -> None:
+        if self.staged and self.slots is not None:
+            for slot in self.slots:
+                slot.release()
 
     def finish(self, error: EskerError | None) -> None:
         """See `WorkerRequest`."""
@@ -157,3 +187,4 @@ class ReadRequest(BatchRequest):
         for extent in self.unanswered():
             self._sink.failed(extent, self.state, status)
         self._sink.ended(self)
+        self._release_staging()

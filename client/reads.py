@@ -14,8 +14,10 @@ from esker.client.buffers import BufferPool, Slot
 from esker.client.chains import ChainRoutes
 from esker.client.late import may_go_direct
 from esker.client.read_request import ReadRequest
+from esker.client.staging import Staging
 from esker.client.workers import WorkerState
 from esker.wire.ids import NO_PUT_ID
+from esker.wire.limits import aligned
 from esker.wire.messages import READ_EXTENT, Method, Read
 from esker.wire.status import Status
 
@@ -38,6 +40,7 @@ class ReadBatch(Batch[ReadRequest]):
 
     def __init__(
         self,
+        staging: Staging,
         routes: ChainRoutes,
         space: int,
         *,
@@ -49,17 +52,19 @@ class ReadBatch(Batch[ReadRequest]):
         offsets: Sequence[int],
         tried: dict[int, Tried] | None = None,
     ) -> None:
-        super().__init__(len(objects), slots)
+        super().__init__(len(objects))
         self.views = views
         self.rooms = [len(view) for view in views]
         self.sources: list[WorkerState | None] = [None] * len(objects)
         """Who gave the answer."""
         self.tried: dict[int, Tried] = {} if tried is None else tried
+        self._staging = staging
         self._routes = routes
         self._space = space
         self._objects = objects
         self._indexes = indexes
         self._chains = chains
+        self._slots = slots
         self._offsets = offsets
         self._attempt_s = ATTEMPT_S
 
@@ -97,34 +102,45 @@ class ReadBatch(Batch[ReadRequest]):
             self._send_group(state, pool, group)
 
     def _send_group(self, state: WorkerState, pool: BufferPool | None, group: list[int]) -> None:
-        channel = state.channel
-        memory_id = 0
-        if channel is not None and pool is not None and may_go_direct(pool):
-            memory_id = channel.memory_ids.get(pool, 0)
         rooms = self.rooms
         start = size = 0
         for end, extent in enumerate(group, 1):
             size += rooms[extent]
             if size >= REQUEST_BYTES_AIM or end - start >= REQUEST_EXTENTS_AIM or end == len(group):
-                self._send(state, group[start:end], memory_id)
+                self._send(state, pool, group[start:end])
                 start, size = end, 0
 
-    def _send(self, state: WorkerState, extents: list[int], memory_id: int) -> None:
-        if state.channel is None:  # lost while an earlier request of this dispatch was being sent
+    def _send(self, state: WorkerState, pool: BufferPool | None, extents: list[int]) -> None:
+        channel = state.channel
+        rooms = self.rooms
+        if channel is None:  # lost while an earlier request of this dispatch was being sent
             for extent in extents:
-                state.load_bytes -= self.rooms[extent]
+                state.load_bytes -= rooms[extent]
                 self.failed(extent, state, Status.UNAVAILABLE)
             return
-        objects, indexes, chains, rooms, offsets = self._objects, self._indexes, self._chains, self.rooms, self._offsets
-        chain_ids = self._routes.now().chain_ids
-        pack = READ_EXTENT.pack
+        memory_id = 0
+        slots: list[Slot] | None = None
+        if pool is not None:
+            if may_go_direct(pool):
+                memory_id = channel.memory_ids.get(pool, 0)
+            if memory_id:
+                slots = [slot for extent in extents if (slot := self._slots[extent]) is not None]
+        elif channel.local:
+            memory_id, slots = self._staging.lease(channel, [rooms[extent] for extent in extents])
+        staged = pool is None and slots is not None
+        if staged and slots is not None:
+            places = [(aligned(rooms[extent]), slot.offset) for extent, slot in zip(extents, slots, strict=True)]
+        else:
+            places = [(rooms[extent], self._offsets[extent]) for extent in extents]
+        chain_ids, chains = self._routes.now().chain_ids, self._chains
+        objects, indexes, pack = self._objects, self._indexes, READ_EXTENT.pack
         packed = b"".join(
             [
-                pack(objects[extent], indexes[extent], chain_ids[chains[extent]], rooms[extent], offsets[extent])
-                for extent in extents
+                pack(objects[extent], indexes[extent], chain_ids[chains[extent]], room, offset)
+                for extent, (room, offset) in zip(extents, places, strict=True)
             ]
         )
-        request = ReadRequest(self, state, extents, direct=memory_id != 0)
+        request = ReadRequest(self, state, extents, slots, staged=staged)
         self.requests.add(request)
         request.send(Method.READ, Read(self._space, packed, memory_id, self.budget_ms()))
 
@@ -159,7 +175,7 @@ class ReadBatch(Batch[ReadRequest]):
         return failure_row(Status.TIMEOUT)
 
     def _attempt_over(self) -> None:
-        """Gives up on requests that did not move, in two steps where the worker writes into the buffers by itself.
+        """Gives up on requests that did not move, in two steps where the worker writes into the caller's slots itself.
 
         It is told to stop, and another replica is asked once it has. If it does not even say that, the buffers stay
         its own, so the answer for these chunks is TIMEOUT.
@@ -169,14 +185,13 @@ class ReadBatch(Batch[ReadRequest]):
                 request.moved = False
                 continue
             request.state.mark_suspect()
-            if request.direct and not request.cancelled:
+            ours = request.direct and not request.staged
+            if ours and not request.cancelled:
                 request.cancel()
                 continue
-            extents = request.unanswered()
-            request.abandon([self._slots[extent] for extent in extents] if request.direct else ())
             self.requests.discard(request)
-            for extent in extents:
-                if request.direct:
+            for extent in request.give_up():
+                if ours:
                     self.settle(extent, failure_row(Status.TIMEOUT))
                 else:
                     self.failed(extent, request.state, Status.TIMEOUT)

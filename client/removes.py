@@ -24,12 +24,11 @@ ANY_PUT_ID = NO_PUT_ID
 class _RemoveRequest(BatchRequest):
     """A REMOVE of `extents` (numbers in the batch)."""
 
-    __slots__ = ("_batch", "_extents", "_waiting")
+    __slots__ = ("_batch", "_waiting")
 
     def __init__(self, batch: "RemoveBatch", state: WorkerState, extents: list[int]) -> None:
-        super().__init__(state, direct=False)
+        super().__init__(state, extents, None)
         self._batch = batch
-        self._extents = extents
         self._waiting = set(range(len(extents)))
 
     def on_reply(self, body: bytes | bytearray, payload_bytes: int) -> None:
@@ -37,14 +36,14 @@ class _RemoveRequest(BatchRequest):
         try:
             for row in REMOVE_RESULT.iter_unpack(decode_body(RemoveReply, body).results):
                 self._waiting.remove(row[0])
-                self._batch.answered(self._extents[row[0]], row[1])
+                self._batch.answered(self.extents[row[0]], row[1])
         except (RequestFailed, KeyError, ValueError) as error:
             raise ProtocolError(f"a reply to REMOVE that does not fit it: {error}") from error
 
-    def unanswered(self) -> list[int]:
+    def take_unanswered(self) -> list[int]:
         """See `BatchRequest`."""
         left, self._waiting = sorted(self._waiting), set()
-        return [self._extents[number] for number in left]
+        return left
 
     def finish(self, error: EskerError | None) -> None:
         """See `WorkerRequest`."""
@@ -71,7 +70,7 @@ class RemoveBatch(Batch[_RemoveRequest]):
         chains: Sequence[int],
         conditions: Sequence[tuple[int, bytes]],
     ) -> None:
-        super().__init__(len(objects), ())
+        super().__init__(len(objects))
         self._workers = workers
         self._routes = routes
         self._space = space

@@ -46,7 +46,7 @@ class WorkerRequest:
             self.cancelled = True
             self._channel.bulk.start(Method.CANCEL, Cancel(self._request_id), _Ignored())
 
-    def abandon(self, slots: Iterable[Slot | None]) -> None:
+    def abandon(self, slots: Iterable[Slot]) -> None:
         """The operation gives up: `finish` will not be called. `slots` are those that the worker may still touch."""
         if self.ended or self.abandoned:
             return

@@ -207,9 +207,13 @@ class Workers:
     async def add_pool(self, pool: BufferPool) -> None:
         """Makes `pool` known to the workers of this host, from now on."""
         self._pools.append(pool)
-        for state in self.by_drive.values():
-            if state.channel is not None and state.channel.local:
-                await state.channel.register(pool)
+        for state in list(self.by_drive.values()):
+            channel = state.channel
+            if channel is not None and channel.local and pool not in channel.memory_ids:
+                try:
+                    await channel.register(pool)
+                except EskerError as error:
+                    log.warning("a worker does not take more memory", drive=state.drive_id, reason=str(error))
 
     async def aclose(self) -> None:
         """Ends all connections."""

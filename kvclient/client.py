@@ -18,6 +18,7 @@ from esker.client.chains import ChainRoutes
 from esker.client.channel import Transport
 from esker.client.lookups import lookup
 from esker.client.routing import RoutingCache
+from esker.client.staging import Staging
 from esker.client.workers import Workers
 from esker.kvclient.get import get_blocks
 from esker.kvclient.keyspace import Keyspace
@@ -97,7 +98,8 @@ class KVCacheClient:
             workers.apply(await routing.load(max(0.001, deadline - loop.time())))
             await workers.wait_tried(max(0.001, deadline - loop.time()))
             routes = ChainRoutes(workers, opened.table_id, opened.table_version)
-            keyspace = Keyspace(opened, SlotTable(reply.placement, routes.chain_count), routes, workers)
+            staging = Staging(workers, opened.geometry.stripe_unit_bytes)
+            keyspace = Keyspace(opened, SlotTable(reply.placement, routes.chain_count), routes, workers, staging)
             return cls(meta, routing, keyspace, pool, owns_pool=made is not None)
         except BaseException:
             if workers is not None:
@@ -240,6 +242,7 @@ class KVCacheClient:
             return
         self._closed = True
         await self._keyspace.workers.aclose()
+        await self._keyspace.staging.aclose()
         await self._routing.aclose()
         await self._meta.aclose()
         if self._owns_pool:

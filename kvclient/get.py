@@ -33,6 +33,7 @@ async def get_blocks(
     unit, longest = keyspace.unit, keyspace.block_bytes_max
     if longest <= unit:
         batch = ReadBatch(
+            keyspace.staging,
             keyspace.routes,
             keyspace.space,
             objects=objects,
@@ -100,6 +101,7 @@ class _StripedGet:
         chain_count = self._keyspace.table.chain_count
         slots: list[Slot | None] = [memory.slots[block] for block, _ in places]
         return ReadBatch(
+            self._keyspace.staging,
             self._keyspace.routes,
             self._keyspace.space,
             objects=[self._objects[block] for block, _ in places],
@@ -196,6 +198,7 @@ async def read_heads(
     """What the chunks 0 of these objects say (rows with TOO_LARGE and no data), or why it is not known."""
     nothing = memoryview(bytearray())
     batch = ReadBatch(
+        keyspace.staging,
         keyspace.routes,
         keyspace.space,
         objects=objects,

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from esker.client.chains import ChainRoutes
+from esker.client.staging import Staging
 from esker.client.workers import Workers
 from esker.wire.errors import UserError
 from esker.wire.ids import block_objects
@@ -20,6 +21,7 @@ class Keyspace:
     table: SlotTable
     routes: ChainRoutes
     workers: Workers
+    staging: Staging
 
     @property
     def space(self) -> int:

@@ -17,6 +17,7 @@ from esker.client.fake import TABLE_ID, TABLE_VERSION, FakeCluster
 from esker.client.reads import ReadBatch
 from esker.client.removes import ANY_PUT_ID, ANY_VERSION, RemoveBatch
 from esker.client.routing import RoutingCache
+from esker.client.staging import Staging
 from esker.client.workers import Workers, WorkerState
 from esker.wire.ids import NO_PUT_ID
 from esker.wire.meta_client import MetaClient, parse_addresses
@@ -39,6 +40,7 @@ class Rig:
         self.meta = MetaClient(parse_addresses(cluster.address))
         self.routing = RoutingCache(self.meta, lambda routing: self.workers.apply(routing))
         self.workers = Workers(transport, [self.pool], self.routing.refresh, "test")
+        self.staging = Staging(self.workers, 65536)
         self.routes: ChainRoutes
 
     async def open(self) -> None:
@@ -50,6 +52,7 @@ class Rig:
     async def aclose(self) -> None:
         """Disconnects."""
         await self.workers.aclose()
+        await self.staging.aclose()
         await self.routing.aclose()
         await self.meta.aclose()
         self.pool.close()
@@ -65,6 +68,7 @@ class Rig:
     def reads(self, numbers: list[int], views: list[Any], slots: list[Slot] | None = None) -> ReadBatch:
         """A read of these chunks."""
         return ReadBatch(
+            self.staging,
             self.routes,
             SPACE,
             objects=[object_id(number) for number in numbers],
