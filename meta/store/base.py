@@ -132,7 +132,7 @@ class Transaction(ABC):
         """A watch on the value that this transaction sees (a read of it)."""
 
     @abstractmethod
-    def add_read_conflict_range(self, begin: bytes, end: bytes) -> None:
+    async def add_read_conflict_range(self, begin: bytes, end: bytes) -> None:
         """Conflict as if [begin, end) had been read."""
 
     @abstractmethod
@@ -165,9 +165,24 @@ class Store(ABC):
     """An open store. `run` is how code uses it."""
 
     retry: Retry
+    engine: str
+    """Name of the engine, for people."""
+    exclusive: bool
+    """Nobody else can have it open, and what it holds outlives whoever does."""
+    key_bytes_max: int = KEY_BYTES_MAX
+    if_silent: str = ""
+    """What to check when it does not answer."""
 
     @abstractmethod
     def transaction(self) -> Transaction: ...
+
+    @abstractmethod
+    def statistics(self) -> dict[str, int]:
+        """Counters and sizes, by name."""
+
+    @abstractmethod
+    async def version(self) -> str:
+        """Version of the engine, for people."""
 
     @abstractmethod
     async def aclose(self) -> None:
@@ -205,24 +220,23 @@ class Store(ABC):
                 except TimeoutError:
                     if not scope.expired():
                         raise
-                    raise _exhausted(what, timeout_s, attempts, contended, last) from last
+                    raise self._exhausted(what, timeout_s, attempts, contended, last) from last
                 transaction.reset()
                 pause = min(RETRY_LAST_S, RETRY_FIRST_S * 2 ** min(attempts - 1, 16)) * self.retry.chance.random()
                 if self.retry.clock() + pause >= deadline:
-                    raise _exhausted(what, timeout_s, attempts, contended, last) from last
+                    raise self._exhausted(what, timeout_s, attempts, contended, last) from last
                 await self.retry.sleep(pause)
         finally:
             transaction.reset()
 
-
-def _exhausted(
-    what: str, timeout_s: float, attempts: int, contended: Sequence[KeyRange], last: RetryableError | None
-) -> RetriesExhausted:
-    message = f"{what}: not done within {timeout_s:g} s, {attempts} attempts"
-    if contended:
-        message += "; contended: " + printable_ranges(contended)
-    elif last is not None:
-        message += f"; last: {last}"
-    else:
-        message += "; the store did not answer, the outcome is unknown"
-    return RetriesExhausted(message, contended)
+    def _exhausted(
+        self, what: str, timeout_s: float, attempts: int, ranges: Sequence[KeyRange], last: RetryableError | None
+    ) -> RetriesExhausted:
+        message = f"{what}: not done within {timeout_s:g} s, {attempts} attempts"
+        if ranges:
+            message += "; contended: " + printable_ranges(ranges)
+        elif last is not None:
+            message += f"; last: {last}"
+        else:
+            message += "; the store did not answer, the outcome is unknown" + (self.if_silent and "; " + self.if_silent)
+        return RetriesExhausted(message, ranges, contended=isinstance(last, NotCommitted))

@@ -38,6 +38,9 @@ SNAPSHOT_LIFE_S = AGE_S + SHARE_S
 class EmbeddedStore(Store):
     """See `Store`. Also the `Engine` of its transactions. Open with `open_embedded`."""
 
+    engine = "embedded"
+    exclusive = True
+
     def __init__(self, directory: StoreDirectory, environment: lmdb.Environment, retry: Retry) -> None:
         self.retry = retry
         self.clock = retry.clock
@@ -62,6 +65,9 @@ class EmbeddedStore(Store):
 
     def transaction(self) -> SnapshotTransaction:
         return SnapshotTransaction(self)
+
+    async def version(self) -> str:
+        return "LMDB " + ".".join(map(str, lmdb.version()))
 
     async def aclose(self) -> None:
         if self._closed:

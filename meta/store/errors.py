@@ -10,6 +10,7 @@
     ├── LimitExceeded              a key, value or transaction above FoundationDB's limits
     ├── InvalidOperation           a use that no engine allows: our own bug
     └── StoreFailed                the engine cannot go on (full, I/O error, closed)
+        └── StoreSilent            it did not answer in time; what a commit did is unknown
 
 Engines map their own errors to these and let nothing else out.
 """
@@ -52,9 +53,11 @@ class StoreBusy(RetryableError):
 class RetriesExhausted(StoreError):
     """The deadline passed. `ranges` are what was contended last. The outcome of the last attempt may be unknown."""
 
-    def __init__(self, message: str, ranges: Sequence[KeyRange] = ()) -> None:
+    def __init__(self, message: str, ranges: Sequence[KeyRange] = (), *, contended: bool = False) -> None:
         super().__init__(message)
         self.ranges = tuple(ranges)
+        self.contended = contended
+        """The last attempt that was answered met a conflict."""
 
 
 class LimitExceeded(StoreError):
@@ -67,6 +70,10 @@ class InvalidOperation(StoreError):
 
 class StoreFailed(StoreError):
     """The engine cannot serve any more; the message says why."""
+
+
+class StoreSilent(StoreFailed):
+    """The engine did not answer in time; the message says what to check. What a commit did is unknown."""
 
 
 def printable(key: bytes) -> str:

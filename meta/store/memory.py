@@ -24,7 +24,10 @@ def _no_fault() -> Fault:
 
 
 class MemoryStore(Store):
-    """See `Store`. Also the `Engine` of its transactions."""
+    """See `Store`. Also the `Engine` of its transactions. Servers of a simulation share it."""
+
+    engine = "memory"
+    exclusive = False
 
     def __init__(self, retry: Retry | None = None, fault: Callable[[], Fault] = _no_fault) -> None:
         self.retry = retry or Retry()
@@ -40,6 +43,13 @@ class MemoryStore(Store):
 
     def transaction(self) -> SnapshotTransaction:
         return SnapshotTransaction(self)
+
+    def statistics(self) -> dict[str, int]:
+        """Commits so far."""
+        return {"store_commits": self._version}
+
+    async def version(self) -> str:
+        return ""
 
     async def aclose(self) -> None:
         self._closed = True

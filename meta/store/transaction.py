@@ -11,16 +11,14 @@ from typing import Protocol
 
 from esker.meta.store.base import (
     AGE_S,
-    KEY_BYTES_MAX,
-    KEY_END,
     TRANSACTION_BYTES_MAX,
-    VALUE_BYTES_MAX,
     VERSIONSTAMP_BYTES,
     KeyValue,
     Transaction,
     after_key,
 )
-from esker.meta.store.errors import InvalidOperation, LimitExceeded, TransactionTooOld, printable
+from esker.meta.store.errors import InvalidOperation, LimitExceeded, TransactionTooOld
+from esker.meta.store.limits import check_range, checked_key, checked_value
 from esker.meta.store.watches import KeyWatch, WatchTable
 from esker.meta.store.writes import CommitSet, WriteBuffer
 
@@ -74,40 +72,40 @@ class SnapshotTransaction(Transaction):
         return self._reading().version
 
     async def get(self, key: bytes, *, snapshot: bool = False) -> bytes | None:
-        return self._get(_key(key), snapshot)
+        return self._get(checked_key(key), snapshot)
 
     async def get_many(self, keys: Sequence[bytes], *, snapshot: bool = False) -> list[bytes | None]:
-        return [self._get(_key(key), snapshot) for key in keys]
+        return [self._get(checked_key(key), snapshot) for key in keys]
 
     async def get_range(
         self, begin: bytes, end: bytes, *, limit: int = 0, reverse: bool = False, snapshot: bool = False
     ) -> list[KeyValue]:
-        _range(begin, end)
+        check_range(begin, end)
         rows = self._merged(begin, end, limit, reverse)
         found = list(islice(rows, limit) if limit else rows)
         if not snapshot:
             if limit and len(found) == limit:
                 begin, end = (found[-1][0], end) if reverse else (begin, after_key(found[-1][0]))
-            self._writes.commit_set.read_ranges.append((begin, end))
+            self._note_read(begin, end)
         return found
 
     def set(self, key: bytes, value: bytes) -> None:
-        self._writing().set(_key(key), _value(value))
+        self._writing().set(checked_key(key), checked_value(value))
 
     def clear(self, key: bytes) -> None:
-        self._writing().set(_key(key), None)
+        self._writing().set(checked_key(key), None)
 
     def clear_range(self, begin: bytes, end: bytes) -> None:
-        _range(begin, end)
+        check_range(begin, end)
         if begin < end:
             self._writing().clear_range(begin, end)
 
     def add(self, key: bytes, operand: bytes) -> None:
-        self._writing().add(_key(key), _value(operand))
+        self._writing().add(checked_key(key), checked_value(operand))
 
     def set_versionstamped_key(self, prefix: bytes, suffix: bytes, value: bytes) -> None:
-        _key(prefix + bytes(VERSIONSTAMP_BYTES) + suffix)
-        self._writing().set_stamped(prefix, suffix, _value(value))
+        checked_key(prefix + bytes(VERSIONSTAMP_BYTES) + suffix)
+        self._writing().set_stamped(prefix, suffix, checked_value(value))
 
     def versionstamp(self) -> bytes:
         if not self._stamp:
@@ -115,18 +113,19 @@ class SnapshotTransaction(Transaction):
         return self._stamp
 
     async def watch(self, key: bytes) -> KeyWatch:
-        watch = self._engine.watches.make(key, self._get(_key(key), snapshot=False))
+        watch = self._engine.watches.make(key, self._get(checked_key(key), snapshot=False))
         self._watches.append(watch)
         return watch
 
-    def add_read_conflict_range(self, begin: bytes, end: bytes) -> None:
-        _range(begin, end)
+    async def add_read_conflict_range(self, begin: bytes, end: bytes) -> None:
+        check_range(begin, end)
         self._reading()
-        self._writes.commit_set.read_ranges.append((begin, end))
+        self._note_read(begin, end)
 
     def add_write_conflict_range(self, begin: bytes, end: bytes) -> None:
-        _range(begin, end)
-        self._writing().commit_set.write_ranges.append((begin, end))
+        check_range(begin, end)
+        if begin < end:
+            self._writing().commit_set.write_ranges.append((begin, end))
 
     async def commit(self) -> int:
         writes = self._writing().commit_set
@@ -164,6 +163,10 @@ class SnapshotTransaction(Transaction):
         if not snapshot:
             self._writes.commit_set.read_points.add(key)
         return self._writes.over(key, reading.get(key))
+
+    def _note_read(self, begin: bytes, end: bytes) -> None:
+        if begin < end:
+            self._writes.commit_set.read_ranges.append((begin, end))
 
     def _merged(self, begin: bytes, end: bytes, limit: int, reverse: bool) -> Iterator[KeyValue]:
         """Stored pairs of [begin, end) with the transaction's own writes over them."""
@@ -234,27 +237,6 @@ def _rows(reading: Snapshot, begin: bytes, end: bytes, page_rows: int, reverse: 
         else:
             begin = after_key(page[-1][0])
         page_rows = SNAPSHOT_PAGE_ROWS
-
-
-def _key(key: bytes) -> bytes:
-    if not 1 <= len(key) <= KEY_BYTES_MAX:
-        raise LimitExceeded(f"a key has {len(key)} bytes; allowed: 1 to {KEY_BYTES_MAX}")
-    if key >= KEY_END:
-        raise LimitExceeded(f"key {printable(key[:32])} is in the system's range; allowed: below \\xff")
-    return key
-
-
-def _value(value: bytes) -> bytes:
-    if len(value) > VALUE_BYTES_MAX:
-        raise LimitExceeded(f"a value has {len(value)} bytes; allowed: {VALUE_BYTES_MAX}")
-    return value
-
-
-def _range(begin: bytes, end: bytes) -> None:
-    if begin > end:
-        raise InvalidOperation(f"the range begins after its end: {printable(begin[:32])}..{printable(end[:32])}")
-    if end > KEY_END or len(begin) > KEY_BYTES_MAX + 1 or len(end) > KEY_BYTES_MAX + 1:
-        raise LimitExceeded("a range ends in the system's keys, or has a bound above the key limit")
 
 
 def _size_bytes(writes: CommitSet) -> int:

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from esker.meta.store.base import KEY_BYTES_MAX, KEY_END, Store, Transaction
+from esker.meta.store.base import KEY_END, Store, Transaction
 from esker.meta.store.errors import InvalidOperation, NotCommitted
 
 from .conftest import everything, put
@@ -75,7 +75,7 @@ class TestReadsAndWrites:
     async def test_keys_of_every_length_keep_their_order(self, store: Store) -> None:
         stem = b"s" * 509
         keys = [stem[:1], stem, stem + b"s", stem + b"s\x00", stem + b"s\x00\x00", stem + b"ss", stem + b"st" * 900]
-        keys += [stem + b"s" * (KEY_BYTES_MAX - 509), stem + b"t", b"t"]
+        keys += [stem + b"s" * (store.key_bytes_max - 509), stem + b"t", b"t"]
         keys.sort()
 
         async def fill(transaction: Transaction) -> None:
@@ -186,7 +186,7 @@ class TestIsolation:
 
     async def test_explicit_conflict_ranges(self, store: Store) -> None:
         reader = store.transaction()
-        reader.add_read_conflict_range(b"a", b"b")
+        await reader.add_read_conflict_range(b"a", b"b")
         reader.set(b"z", b"1")
         writer = store.transaction()
         writer.add_write_conflict_range(b"aa", b"ab")

@@ -6,7 +6,6 @@ import pytest
 
 from esker.meta.store.base import (
     AGE_S,
-    KEY_BYTES_MAX,
     KEY_END,
     TRANSACTION_BYTES_MAX,
     VALUE_BYTES_MAX,
@@ -81,7 +80,7 @@ class TestWatches:
 
 class TestLimits:
     async def test_the_largest_key_and_value_fit(self, store: Store) -> None:
-        key, value = b"k" * KEY_BYTES_MAX, b"v" * VALUE_BYTES_MAX
+        key, value = b"k" * store.key_bytes_max, b"v" * VALUE_BYTES_MAX
         transaction = store.transaction()
         transaction.set(key, value)
         await transaction.commit()
@@ -89,8 +88,9 @@ class TestLimits:
 
     async def test_what_is_larger_is_refused_at_once(self, store: Store) -> None:
         transaction = store.transaction()
-        with pytest.raises(LimitExceeded, match="10001 bytes; allowed: 1 to 10000"):
-            transaction.set(b"k" * (KEY_BYTES_MAX + 1), b"")
+        longest = store.key_bytes_max
+        with pytest.raises(LimitExceeded, match=f"{longest + 1} bytes; allowed: 1 to {longest}"):
+            transaction.set(b"k" * (longest + 1), b"")
         with pytest.raises(LimitExceeded, match="100001 bytes; allowed: 100000"):
             transaction.set(b"k", bytes(VALUE_BYTES_MAX + 1))
         with pytest.raises(LimitExceeded):

@@ -98,7 +98,7 @@ async def test_interleaved_transactions_are_serializable(open_store: OpenStore, 
             except NotCommitted:
                 assert max(states) > read_version, "a conflict needs a commit since the read"
             else:
-                before = read_version if version == -1 else max(states)
+                before = max(state for state in states if version != -1 or state <= read_version)
                 states[max(version, before)] = replay(states[before], attempt)
             attempt.transaction.reset()
             attempt.done.clear()
