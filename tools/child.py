@@ -20,6 +20,7 @@ import uvloop
 
 from esker.runtime.errors import SettingError
 from esker.runtime.process import raise_open_files_limit
+from esker.tools.child_errors import ChildEnded
 from esker.tools.exit_codes import ExitCode, exit_code_of
 from esker.wire.errors import ConnectionFailed, DeadlineExceeded, EskerError, UserError
 
@@ -133,14 +134,6 @@ class Child:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.stop()
-
-
-class ChildEnded(EskerError):
-    """The child ended where an answer was due."""
-
-    def __init__(self, name: str, status: int) -> None:
-        super().__init__(f"{name} ended with status {status} before it answered")
-        self.status = status
 
 
 def decode_answer(line: bytes, kind: type[T]) -> T:

@@ -29,6 +29,7 @@ app = typer.Typer(
 app.command()(processes.meta)
 app.command()(processes.chunkserver)
 app.command()(cluster.dev)
+app.command()(cluster.demo)
 app.command()(bench)
 app.command()(replay)
 app.add_typer(trace_app, name="trace")

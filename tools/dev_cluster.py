@@ -15,7 +15,8 @@ from types import TracebackType
 import msgspec
 
 from esker.runtime.logging import get_logger
-from esker.tools.child import Child, ChildEnded, T, decode_answer
+from esker.tools.child import Child, T, decode_answer
+from esker.tools.child_errors import ChildEnded
 from esker.tools.dev_directory import DevDirectory, free_port, merged_state
 from esker.tools.inspect_cluster import view_cluster
 from esker.wire.errors import DeadlineExceeded, EskerError, UserError
@@ -172,14 +173,12 @@ class DevCluster:
         self._keep("meta", lambda: self._start_meta(self._meta_up.port), self._drain)
         ports = [free_port(port) for port in self.state.worker_ports] or [0] * self.state.drives
         await self._start_chunkserver(ports)
-        self._keep("chunkserver", lambda: self._start_chunkserver(self._worker_ports()), self._follow_workers)
         while len(self._workers) < self.state.drives:
-            self._changed.clear()
-            await self._changed.wait()
-            for worker in self._workers.values():
-                if worker.failure:
-                    raise UserError(f"{worker.directory} cannot be served: {worker.failure}")
-            self._check_keepers()
+            worker = await _line(self._children["chunkserver"], WorkerUp)
+            if worker.failure:
+                raise UserError(f"{worker.directory} cannot be served: {worker.failure}")
+            self._workers[worker.directory] = worker
+        self._keep("chunkserver", lambda: self._start_chunkserver(self._worker_ports()), self._follow_workers)
         view = await view_cluster(self.address)
         if not view.routing.chains:
             raise EskerError("all drives have joined, but the metadata server made no chains")

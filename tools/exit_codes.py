@@ -3,6 +3,7 @@
 from enum import IntEnum
 
 from esker.runtime.errors import SettingError
+from esker.tools.child_errors import ChildEnded
 from esker.wire.errors import ConnectionFailed, DeadlineExceeded, EskerError, UserError
 
 
@@ -38,4 +39,6 @@ def exit_code_of(error: EskerError | SettingError) -> ExitCode:
     """The code of a command that an error ended."""
     if isinstance(error, UserError | SettingError):
         return ExitCode.USAGE
+    if isinstance(error, ChildEnded):
+        return ExitCode.INTERNAL
     return ExitCode.UNREACHABLE if isinstance(error, ConnectionFailed | DeadlineExceeded) else ExitCode.DEGRADED

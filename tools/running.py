@@ -1,15 +1,26 @@
-"""Runs a command's coroutine on the processes' event loop, with an orderly end on Ctrl-C and SIGTERM.
+"""Runs coroutines: a command's on the processes' event loop, with an orderly end on Ctrl-C and SIGTERM.
 
 The first signal cancels the coroutine, whose `finally` and `async with` blocks then stop what it started, within
 their own deadlines; the same signal a second time ends the process at once.
 """
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from typing import Any
 
 from esker.runtime import process
 from esker.tools.exit_codes import ExitCode
+
+
+async def all_or_none(work: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Runs everything at once; the first error cancels the rest and is raised as it is, not in a group."""
+    tasks = [asyncio.ensure_future(each) for each in work]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def run_command(work: Coroutine[Any, Any, ExitCode]) -> ExitCode:

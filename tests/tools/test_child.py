@@ -8,7 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from esker.tools.child import Child, ChildEnded
+from esker.tools.child import Child
+from esker.tools.child_errors import ChildEnded
 from esker.wire.errors import ConnectionFailed, DeadlineExceeded, EskerError, UserError
 
 TIMEOUT_S = 20.0

@@ -31,6 +31,10 @@ class Blocks:
     def mark(turn: int, block: int) -> int:
         return (turn + 1) << 40 | block
 
+    def refill(self, slot: Slot) -> None:
+        """Makes any slot one that holds the pattern."""
+        slot.numpy(np.uint64)[: len(self.pattern)] = self.pattern
+
     def stamp(self, slot: Slot, turn: int, block: int) -> None:
         """Makes a slot that holds the pattern (with whatever marks) the block."""
         slot.numpy(np.uint64)[::PAGE_WORDS] = self.mark(turn, block)

@@ -4,14 +4,12 @@ Its requests come from the parent (`tools/child.py`). Making and comparing conte
 while reading (`verify`) lowers the bandwidth.
 """
 
-import asyncio
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
 import msgspec
-import numpy as np
 
 from esker.kvclient import Geometry, KVCacheClient, Slot, Status
 from esker.tools.bench.blocks import Blocks
@@ -19,6 +17,7 @@ from esker.tools.bench.result import Measured, flow_of
 from esker.tools.bench.workload import Mode, Workload, mixed_order, read_order, write_order
 from esker.tools.child import run_child
 from esker.tools.inspect_cluster import transport_of
+from esker.tools.running import all_or_none
 from esker.wire.errors import EskerError
 
 MODULE = "esker.tools.bench.client_job"
@@ -89,10 +88,6 @@ class ClientJob:
             pool_bytes=slots * workload.block_bytes,
         )
         self._load = load = Load(client, workload, self._blocks, request.verify)
-        for slot in (held := client.pool.acquire(slots)):
-            slot.numpy(np.uint64)[: len(self._blocks.pattern)] = self._blocks.pattern
-        for slot in held:
-            slot.release()
         if workload.mode.reads:
             await load.store(-1, range(workload.blocks))
         return Opened(transport_of(client))
@@ -117,6 +112,11 @@ class Load:
         self._workload = workload
         self._blocks = blocks
         self._verify = verify
+        # Every slot holds the pattern from here on: making a block is stamping it.
+        for slot in (held := client.pool.acquire(client.pool.slots)):
+            blocks.refill(slot)
+        for slot in held:
+            slot.release()
 
     async def run(self, turn: int) -> Measured:
         """One turn."""
@@ -125,9 +125,7 @@ class Load:
         drives = _drive_bytes(self._client)
         started_s = time.perf_counter()
         state.end_s = started_s + workload.runtime_s
-        async with asyncio.TaskGroup() as group:
-            for _ in range(workload.calls):
-                group.create_task(self._calls(state))
+        await all_or_none(self._calls(state) for _ in range(workload.calls))
         seconds = time.perf_counter() - started_s
         if workload.mode.writes:
             self.written[turn] = state.written
@@ -168,10 +166,12 @@ class Load:
         for number, slot, result in zip(numbers, slots, results, strict=True):
             if result.status is not Status.OK:
                 state.failures[result.status.name] += 1
+                self._blocks.refill(slot)
                 continue
             fine += 1
             if self._verify and not self._blocks.right(slot, -1, number):
                 state.wrong_blocks += 1
+                self._blocks.refill(slot)
         state.read_latencies.append((seconds, fine))
 
     async def _write(self, state: "_Turn", numbers: Sequence[int], slots: Sequence[Slot]) -> None:
@@ -213,7 +213,9 @@ class Load:
             try:
                 results = await self._client.get([self._blocks.key(turn, number) for number in part], slots)
                 for number, slot, result in zip(part, slots, results, strict=True):
-                    wrong += result.status is not Status.OK or not self._blocks.right(slot, turn, number)
+                    if result.status is not Status.OK or not self._blocks.right(slot, turn, number):
+                        wrong += 1
+                        self._blocks.refill(slot)
             finally:
                 for slot in slots:
                     slot.release()

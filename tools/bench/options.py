@@ -8,6 +8,7 @@ from esker.tools.bench.baseline import BaselineName
 from esker.tools.bench.workload import Mode, Workload, default_batch
 from esker.wire.errors import UserError
 from esker.wire.limits import ALIGN_BYTES, CHUNK_BYTES_MAX, GIB, MIB, REQUEST_EXTENTS_MAX
+from esker.wire.meta_client import parse_addresses
 
 POOL_BYTES_MAX = 8 * GIB
 """Memory of all jobs' blocks in flight."""
@@ -63,6 +64,8 @@ class BenchOptions:
             raise UserError(f"{self.replicas} replicas need at least as many drives; there are {self.drives}")
         if self.cluster is not None and self.directory is not None:
             raise UserError("--dir is for a cluster of its own; with --cluster, say --baseline-dir instead")
+        if self.cluster is not None:
+            parse_addresses(self.cluster)
         if self.baseline is BaselineName.SOCKET and not self.mode.reads:
             raise UserError("the baseline socket is compared with reads; use --baseline ring or fio for writes")
 

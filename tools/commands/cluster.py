@@ -42,3 +42,13 @@ def dev(
         ephemeral=ephemeral,
     )
     finish(run_command(run_dev(cluster, as_json=json)))
+
+
+def demo() -> None:
+    """Show it all in under two minutes: a cluster in a temporary directory, a trace, a benchmark, a summary."""
+    from esker.runtime import logging
+    from esker.tools.demo import run_demo
+    from esker.tools.running import run_command
+
+    logging.configure("demo")
+    finish(run_command(run_demo()))

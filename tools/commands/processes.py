@@ -83,7 +83,8 @@ def chunkserver(
     import socket
 
     from esker.chunkserver.config import ChunkserverConfig, DriveConfig
-    from esker.chunkserver.supervisor import Supervisor, WorkerState
+    from esker.chunkserver.main import serve
+    from esker.chunkserver.supervisor import WorkerState
     from esker.runtime import logging
     from esker.wire.errors import UserError
 
@@ -109,10 +110,8 @@ def chunkserver(
         print(_worker_json(worker) if json else _worker_text(worker, host), flush=True)
 
     async def main(stop: asyncio.Event) -> int:
-        supervisor = Supervisor(config, changed)
-        if await supervisor.run(stop):
-            return 0
-        raise UserError("; ".join(f"{worker.drive.directory}: {worker.failure}" for worker in supervisor.workers))
+        await serve(config, changed, stop)
+        return 0
 
     _run(main, json, watch_stdin)
 

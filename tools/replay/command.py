@@ -22,6 +22,7 @@ from esker.tools.replay.tally import Summary, Tally
 from esker.tools.trace.format import TraceRequest, read_trace
 from esker.wire.errors import UserError
 from esker.wire.limits import CHUNK_BYTES_MAX, GIB, MIB, aligned
+from esker.wire.meta_client import parse_addresses
 
 POOL_BYTES_AIM = 256 * MIB
 """Memory for blocks in flight, of all clients together."""
@@ -60,6 +61,8 @@ class ReplayOptions:
             raise UserError(f"{self.replicas} replicas need at least as many drives; there are {self.drives}")
         if self.cluster is not None and self.directory is not None:
             raise UserError("--dir is for a cluster of its own; leave it out with --cluster")
+        if self.cluster is not None:
+            parse_addresses(self.cluster)
 
     @property
     def window_blocks(self) -> int:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from esker.kvclient import GetResult, KVCacheClient, Status
 from esker.tools.replay.contents import BlockContents, block_keys
 from esker.tools.replay.tally import Tally
+from esker.tools.running import all_or_none
 from esker.tools.trace.format import TraceRequest
 from esker.wire.errors import EskerError, UserError
 
@@ -39,9 +40,7 @@ class Replayer:
     async def run(self, requests: Iterator[TraceRequest]) -> None:
         """Replays all requests; each goes to the first client that is free, in the trace's order."""
         started_s = time.perf_counter()
-        async with asyncio.TaskGroup() as group:
-            for client in self._clients:
-                group.create_task(self._client(client, requests, started_s))
+        await all_or_none(self._client(client, requests, started_s) for client in self._clients)
 
     async def _client(self, client: KVCacheClient, requests: Iterator[TraceRequest], started_s: float) -> None:
         for request in requests:

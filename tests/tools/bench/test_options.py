@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from esker.tools.bench.baseline import BaselineName
-from esker.tools.bench.options import BenchOptions
+from esker.tools.bench.options import BenchOptions, baseline_named, mode_named
 from esker.tools.bench.workload import Mode
 from esker.wire.errors import UserError
 
@@ -36,3 +36,10 @@ def test_jobs_share_the_data_set() -> None:
     assert options.workload.blocks == 3
     assert options.dataset_bytes == 9 * 4096
     assert options.stored_bytes == 2 * 9 * 4096
+
+
+def test_names_that_do_not_exist_are_refused_with_those_that_do() -> None:
+    with pytest.raises(UserError, match="allowed: read, randread, write, randwrite, randrw"):
+        mode_named("trim")
+    with pytest.raises(UserError, match="allowed: ring, fio, socket, none"):
+        baseline_named("disk")
