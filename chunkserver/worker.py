@@ -14,6 +14,7 @@ import msgspec
 
 from esker.chunkserver.cluster_view import ClusterView
 from esker.chunkserver.config import WorkerConfig
+from esker.chunkserver.engine.errors import DriveOwned
 from esker.chunkserver.engine.io import IoEngine, open_engine
 from esker.chunkserver.engine.store import DriveStore
 from esker.chunkserver.memories import ClientMemories
@@ -38,6 +39,8 @@ log = logging.get_logger("chunkserver.worker")
 
 ALIVE_INTERVAL_S = 1.0
 DRAIN_TIMEOUT_S = 5.0
+OWNER_TIMEOUT_S = 3.0
+OWNER_RETRY_S = 0.05
 EXIT_OK, EXIT_INTERNAL, EXIT_USER_ERROR = 0, 1, 2
 
 
@@ -47,9 +50,7 @@ async def serve(config: WorkerConfig, stop: asyncio.Event) -> int:
     engine = open_engine(config.engine)
     try:
         cluster_id = await _find_cluster(MetaClient(addresses), config)
-        store = DriveStore.open(
-            config.directory, cluster_id=cluster_id, capacity_bytes=config.capacity_bytes, engine=engine
-        )
+        store = await _open_store(config, cluster_id, engine)
         try:
             meta = MetaClient(addresses, role="worker", cluster_id=store.cluster_id)
             reports = MetaClient(addresses, role="worker", cluster_id=store.cluster_id)
@@ -61,6 +62,25 @@ async def serve(config: WorkerConfig, stop: asyncio.Event) -> int:
     finally:
         engine.close()
     return EXIT_OK
+
+
+async def _open_store(config: WorkerConfig, cluster_id: str, engine: IoEngine) -> DriveStore:
+    """Opens the drive. An earlier life of this worker, whose supervisor was killed, may take a moment to let it go."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + OWNER_TIMEOUT_S
+    waiting = False
+    while True:
+        try:
+            return DriveStore.open(
+                config.directory, cluster_id=cluster_id, capacity_bytes=config.capacity_bytes, engine=engine
+            )
+        except DriveOwned:
+            if loop.time() >= deadline:
+                raise
+            if not waiting:
+                log.warning("waiting for the drive's present owner to let it go", directory=config.directory)
+            waiting = True
+            await asyncio.sleep(OWNER_RETRY_S)
 
 
 async def _find_cluster(meta: MetaClient, config: WorkerConfig) -> str:

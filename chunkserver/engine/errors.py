@@ -3,10 +3,12 @@
 EskerError
 ├── NoSpace          the drive is full; nothing was changed
 ├── DriveFailed      the drive takes no more writes; what it holds may still be readable
-└── CorruptRecord    a record on the drive is not what was written; a miss for whoever asked
+├── CorruptRecord    a record on the drive is not what was written; a miss for whoever asked
+└── UserError
+    └── DriveOwned   another worker has the drive open
 """
 
-from esker.wire.errors import EskerError
+from esker.wire.errors import EskerError, UserError
 
 
 class NoSpace(EskerError):
@@ -19,3 +21,7 @@ class DriveFailed(EskerError):
 
 class CorruptRecord(EskerError):
     """A record fails its checksum, or cannot be what it says."""
+
+
+class DriveOwned(UserError):
+    """The drive is open in another process; the text names it."""

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from xxhash import xxh3_64_intdigest
 
+from esker.chunkserver.engine.errors import DriveOwned
 from esker.wire.errors import UserError
 
 SUPERBLOCK_BYTES = 4096
@@ -115,7 +116,7 @@ class DriveLock:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             owner = os.pread(self._fd, 32, SUPERBLOCK_BYTES).decode("ascii", "replace").strip() or "unknown"
-            raise UserError(
+            raise DriveOwned(
                 f"drive {self.directory} is already owned by a running worker with pid {owner}; "
                 f"stop it, or choose another directory"
             ) from None

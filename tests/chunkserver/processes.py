@@ -7,7 +7,7 @@ import re
 import signal
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +86,13 @@ class WorkerProcess:
         assert line, f"the worker ended: {(await self._process.communicate())[1].decode()}"
         return json.loads(line)
 
+    async def logs(self, text: str) -> None:
+        """Waits until a line with `text` stands in its log."""
+        assert self._process.stderr is not None
+        async with asyncio.timeout(WAIT_S):
+            while text not in (line := (await self._process.stderr.readline()).decode()):
+                assert line, f"the worker ended without logging {text!r}"
+
     @property
     def socket(self) -> UnixAddress:
         return UnixAddress(self.ready["socket"])
@@ -120,7 +127,8 @@ class WorkerProcess:
         await self._process.communicate()
         if self.ready:
             # A worker that was killed leaves its socket for its next life, which there is not.
-            Path(self.ready["socket"]).unlink(missing_ok=True)
+            with suppress(FileNotFoundError):
+                os.unlink(self.ready["socket"])
 
     # What the kernel knows of it
 
