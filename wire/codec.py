@@ -25,5 +25,5 @@ def decode_body(message_type: type[M], body: bytes | bytearray) -> M:
     try:
         message: M = _decoder(message_type).decode(body)
         return message
-    except (msgspec.DecodeError, ValueError) as error:
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise RequestFailed(Status.BAD_REQUEST, f"malformed {message_type.__name__}: {error}") from None

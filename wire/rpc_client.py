@@ -5,10 +5,11 @@ every request under way is told `ConnectionFailed`, once: whether it was carried
 """
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 from esker.wire import framing
 from esker.wire.codec import decode_body, encode_body
@@ -138,6 +139,7 @@ class Connection:
         """The caller is no longer interested: its handler is not called again, its memory not written any more."""
         self._calls.pop(request_id, None)
         if self._receiving is not None and self._receiving[0] == request_id:
+            self._receiving = None
             self.stream.discard_payload()
 
     async def call(
@@ -174,7 +176,7 @@ class Connection:
             handler.on_done(_failure(code, body))
             return None
         segments = handler.on_reply(body, payload_bytes)
-        if payload_bytes and segments is not None:
+        if payload_bytes and segments is not None and request_id in self._calls:
             self._receiving = (request_id, last)
             return segments
         if last and self._calls.pop(request_id, None) is not None:
@@ -196,9 +198,8 @@ class Connection:
         """See `FrameHandler`."""
         self._receiving = None
         calls, self._calls = self._calls, {}
-        reason = ConnectionFailed(f"{self.address}: {error or 'the connection was closed'}")
-        for handler in calls.values():
-            handler.on_done(reason)
+        for handler in calls.values():  # an error each: they are raised in different tasks
+            handler.on_done(ConnectionFailed(f"{self.address}: {error or 'the connection was closed'}"))
 
 
 class _Unary:
@@ -234,25 +235,29 @@ def _failure(code: int, body: bytes | bytearray) -> EskerError:
 
 async def _connect(address: Address, timeout_s: float) -> socket.socket:
     loop = asyncio.get_running_loop()
-    sock: socket.socket | None = None
     try:
         async with asyncio.timeout(timeout_s):
             if isinstance(address, UnixAddress):
-                sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-                sock.setblocking(False)
-                await loop.sock_connect(sock, address.path)
-            else:
-                infos = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
-                sock = socket.socket(infos[0][0], socket.SOCK_STREAM)
-                sock.setblocking(False)
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                await loop.sock_connect(sock, infos[0][4])
-        connected, sock = sock, None
-        return connected
+                return await _connect_to(loop, socket.AF_UNIX, address.path)
+            infos = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+            for info in infos[:-1]:
+                with contextlib.suppress(OSError):
+                    return await _connect_to(loop, info[0], info[4])
+            return await _connect_to(loop, infos[-1][0], infos[-1][4])
     except TimeoutError:
         raise ConnectionFailed(f"{address} did not accept a connection within {timeout_s:.3g} s") from None
-    except (OSError, UnicodeError, OverflowError) as error:
+    except (OSError, ValueError, OverflowError) as error:
         raise ConnectionFailed(f"cannot connect to {address}: {getattr(error, 'strerror', None) or error}") from error
-    finally:
-        if sock is not None:
-            sock.close()
+
+
+async def _connect_to(loop: asyncio.AbstractEventLoop, family: int, place: Any) -> socket.socket:
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setblocking(False)
+        if family != socket.AF_UNIX:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        await loop.sock_connect(sock, place)
+    except BaseException:
+        sock.close()
+        raise
+    return sock

@@ -6,9 +6,6 @@ reply (or failure) ends a request.
 """
 
 import asyncio
-import contextlib
-import errno
-import os
 import socket
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,8 +14,9 @@ from typing import Any, TypeVar
 from esker.runtime.logging import get_logger
 from esker.wire import framing
 from esker.wire.codec import decode_body, encode_body
-from esker.wire.errors import EskerError, ProtocolError, RequestFailed, UserError
+from esker.wire.errors import EskerError, ProtocolError, RequestFailed
 from esker.wire.limits import HANDSHAKE_TIMEOUT_S
+from esker.wire.listen import tcp_listener, unix_listener, unlink_own
 from esker.wire.messages import PROTOCOL_VERSION, Cancel, Empty, Failure, Hello, HelloReply, Message, Method
 from esker.wire.status import Status
 from esker.wire.stream import FrameStream
@@ -29,6 +27,7 @@ M = TypeVar("M", bound=Message)
 
 CONNECTIONS_MAX = 4096
 REQUESTS_PER_CONNECTION_MAX = 1024
+CANCELS_PER_REQUEST_MAX = 16
 BACKLOG = 512
 ACCEPT_PAUSE_S = 0.1
 
@@ -102,9 +101,16 @@ class Request:
         for cancel_id in self._cancels:
             self.connection.confirm(cancel_id)
 
-    def cancel(self, cancel_id: int) -> None:
-        """Remembers to confirm `cancel_id` when this request has ended."""
+    def cancel(self, cancel_id: int) -> bool:
+        """Remembers to confirm `cancel_id` when this request has ended. False: too many are remembered already."""
+        if len(self._cancels) >= CANCELS_PER_REQUEST_MAX:
+            return False
         self._cancels.append(cancel_id)
+        self.unwanted()
+        return True
+
+    def unwanted(self) -> None:
+        """The client cancelled, or is gone."""
         if not self.cancelled:
             self.cancelled = True
             if self.on_cancel is not None:
@@ -190,11 +196,15 @@ class ServerConnection:
         self.stream.send(framing.encode(framing.Kind.REPLY, Status.OK, request_id, encode_body(answer)))
 
     def _cancel(self, cancel_id: int, body: bytes | bytearray) -> None:
-        request = self.requests.get(decode_body(Cancel, body).request_id)
+        try:
+            request = self.requests.get(decode_body(Cancel, body).request_id)
+        except RequestFailed as failure:
+            self._refuse(cancel_id, failure.status, failure.message)
+            return
         if request is None:
             self.confirm(cancel_id)
-        else:
-            request.cancel(cancel_id)
+        elif not request.cancel(cancel_id):
+            self._refuse(cancel_id, Status.BUSY, "that request is being cancelled already, many times")
 
     def confirm(self, request_id: int) -> None:
         """Replies with nothing in it."""
@@ -220,11 +230,9 @@ class ServerConnection:
         receiving, self._receiving = self._receiving, None
         if receiving is not None and receiving.on_lost is not None:
             receiving.on_lost()
-        for request in list(self.requests.values()):
-            request.cancelled = True
-            if request.on_cancel is not None:
-                request.on_cancel()
-        self.requests.clear()
+        requests, self.requests = list(self.requests.values()), {}
+        for request in requests:
+            request.unwanted()
 
 
 def unary(request_type: type[M], function: Callable[[M], Awaitable[Message]]) -> Handler:
@@ -273,30 +281,18 @@ class RpcServer:
 
     async def listen_tcp(self, host: str, port: int) -> int:
         """Listens on `host`:`port` (0: any free port); returns the port. Raises `UserError` if that cannot be."""
-        try:
-            info = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        except (socket.gaierror, UnicodeError, OverflowError) as error:
-            raise UserError(f"cannot listen on {host!r}: {error}") from error
-        sock = socket.socket(info[0], socket.SOCK_STREAM)
-        try:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            sock.bind(info[4])
-            self._accept_on(sock)
-        except OSError as error:
-            sock.close()
-            hint = "; stop what listens there or choose another port" if error.errno == errno.EADDRINUSE else ""
-            raise UserError(f"cannot listen on {host}:{port}: {error.strerror}{hint}") from error
+        sock = tcp_listener(host, port, BACKLOG)
+        self._accept_on(sock)
         return int(sock.getsockname()[1])
 
     async def listen_unix(self, path: str) -> None:
         """Listens on the Unix socket `path`, replacing a stale one. Raises `UserError` if that cannot be."""
-        sock, inode = _bind_unix(path)
+        sock, inode = unix_listener(path, BACKLOG)
         self._paths.append((path, inode))
         self._accept_on(sock)
 
     def _accept_on(self, sock: socket.socket) -> None:
         sock.setblocking(False)
-        sock.listen(BACKLOG)
         self._listeners.append(sock)
         loop = asyncio.get_running_loop()
         loop.add_reader(sock.fileno(), self._accept, sock, loop)
@@ -361,32 +357,15 @@ class RpcServer:
             loop.remove_reader(listener.fileno())
             listener.close()
         for path, inode in self._paths:
-            _unlink_own(path, inode)
+            unlink_own(path, inode)
         self._paths.clear()
+        await self._end_tasks()
+        for connection in list(self._connections):
+            connection.stream.close()
+        await self._end_tasks()  # those of requests that came while the others ended
+
+    async def _end_tasks(self) -> None:
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for connection in list(self._connections):
-            connection.stream.close()
-
-
-def _bind_unix(path: str) -> tuple[socket.socket, int]:
-    """A socket bound to `path`, in the place of a stale one, and the file's inode."""
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
-        sock.bind(path)
-        os.chmod(path, 0o600)
-        return sock, os.stat(path).st_ino
-    except OSError as error:
-        sock.close()
-        raise UserError(f"cannot listen on {path}: {error.strerror or error}") from error
-
-
-def _unlink_own(path: str, inode: int) -> None:
-    """Removes the socket file, unless another server has put its own there."""
-    with contextlib.suppress(FileNotFoundError):
-        if os.stat(path).st_ino == inode:
-            os.unlink(path)

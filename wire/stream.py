@@ -75,6 +75,7 @@ class FrameStream:
         self._fds: list[int] = []
         self._queue: deque[_Outgoing] = deque()
         self._writing = False
+        self._flushing = False
         self._stalled: asyncio.TimerHandle | None = None
         self._progress = 0
         self.queued_bytes = 0
@@ -100,10 +101,28 @@ class FrameStream:
         outgoing = _Outgoing(head, payload, released, fds)
         self.queued_bytes += outgoing.left_bytes
         self._queue.append(outgoing)
-        if not self._writing:
+        if not self._writing and not self._flushing:
             self._flush()
 
     def _flush(self) -> None:
+        self._flushing = True  # what `released` callbacks send is queued: the loop below takes it along
+        try:
+            self._send_queued()
+        finally:
+            self._flushing = False
+        if not self.closed and bool(self._queue) != self._writing:
+            self._writing = bool(self._queue)
+            if self._writing:
+                self._loop.add_writer(self._fd, self._flush)
+                self._watch_stall()
+            else:
+                self._loop.remove_writer(self._fd)
+                if self._stalled is not None:
+                    self._stalled.cancel()
+                    self._stalled = None
+
+    def _send_queued(self) -> None:
+        """Sends until the kernel takes no more, or nothing is left, or the connection is gone."""
         queue = self._queue
         while queue:
             buffers: list[bytes | memoryview] = []
@@ -121,7 +140,7 @@ class FrameStream:
             try:
                 sent = self._sendmsg(buffers[:IOV_MAX], fds)
             except BlockingIOError:
-                break
+                return
             except OSError as error:
                 self.close(ConnectionFailed(f"connection lost while sending: {error.strerror}"))
                 return
@@ -131,16 +150,6 @@ class FrameStream:
                 done()
             if self.closed:
                 return
-        if bool(queue) != self._writing:
-            self._writing = bool(queue)
-            if self._writing:
-                self._loop.add_writer(self._fd, self._flush)
-                self._watch_stall()
-            else:
-                self._loop.remove_writer(self._fd)
-                if self._stalled is not None:
-                    self._stalled.cancel()
-                    self._stalled = None
 
     def _sendmsg(self, buffers: Sequence[bytes | memoryview], fds: Sequence[int]) -> int:
         if fds:
@@ -208,6 +217,9 @@ class FrameStream:
             except EskerError as error:
                 self.close(error)
                 return
+            except BaseException as error:
+                self.close(ConnectionFailed(f"a bug on this side: {error!r}"))  # rather than leave the peer waiting
+                raise
             if received < sum(map(len, buffers)):
                 return
             budget -= received
@@ -307,6 +319,7 @@ class FrameStream:
         kind, code, request_id, payload_bytes = self._header
         self._phase = _PAYLOAD if payload_bytes else _HEADER
         self._left = payload_bytes
+        self._landing = False
         segments = self._handler.frame_received(kind, code, request_id, body, payload_bytes)
         if payload_bytes and not self.closed:
             self._landing = segments is not None
