@@ -51,7 +51,7 @@ class Staging:
             log.warning("memory of the caller's own is read through sockets", reason=str(error))
 
     async def aclose(self) -> None:
-        """Ends the staging memory; the workers' connections must have ended before."""
+        """Ends the staging memory; reads that still use it fail."""
         self._closed = True
         if self._registering is not None:
             self._registering.cancel()

@@ -241,8 +241,8 @@ class KVCacheClient:
         if self._closed:
             return
         self._closed = True
-        await self._keyspace.workers.aclose()
         await self._keyspace.staging.aclose()
+        await self._keyspace.workers.aclose()
         await self._routing.aclose()
         await self._meta.aclose()
         if self._owns_pool:

@@ -51,8 +51,8 @@ class Rig:
 
     async def aclose(self) -> None:
         """Disconnects."""
-        await self.workers.aclose()
         await self.staging.aclose()
+        await self.workers.aclose()
         await self.routing.aclose()
         await self.meta.aclose()
         self.pool.close()

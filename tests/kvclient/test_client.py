@@ -76,6 +76,20 @@ async def test_every_kind_of_memory_is_taken(connect: Any) -> None:
     mapped.close()
 
 
+async def test_tensors_of_the_cpu_are_memory_whatever_their_type(connect: Any) -> None:
+    torch = pytest.importorskip("torch")
+    client = await connect(GEOMETRY)
+    value = torch.arange(1000, dtype=torch.float32).to(torch.bfloat16).reshape(10, 100)
+    buffer = torch.zeros(10, 100, dtype=torch.bfloat16)
+    assert status_of(await client.put([b"k"], [value])) == [Status.OK]
+    assert (await client.get([b"k"], [buffer]))[0].length == 2000
+    assert torch.equal(value, buffer)
+    with pytest.raises(UserError, match="buffer 0 is not contiguous"):
+        await client.get([b"k"], [buffer[:, 1]])
+    with pytest.raises(UserError, match="value 0 is a tensor on meta"):
+        await client.put([b"k"], [value.to("meta")])
+
+
 async def test_a_bare_slot_stands_for_the_longest_value(connect: Any) -> None:
     client = await connect(GEOMETRY)
     (slot,) = client.pool.acquire(1)
