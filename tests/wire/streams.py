@@ -160,7 +160,10 @@ def frame(request_id: int, body: bytes = b"", payload: bytes = b"", kind: int = 
     return framing.encode(kind, code, request_id, body, len(payload)) + payload
 
 
+_NOISE = b"".join((number * 2654435761 % 2**32).to_bytes(4, "little") for number in range(16411))
+
+
 def noise(size: int, seed: int = 1) -> bytes:
-    """Bytes that differ from place to place."""
-    unit = b"".join(((number * 2654435761 + seed) % 2**32).to_bytes(4, "little") for number in range(4096))
-    return (unit * (size // len(unit) + 1))[:size]
+    """Bytes that differ from place to place, and from seed to seed."""
+    start = seed * 4099 % len(_NOISE)
+    return (_NOISE * ((start + size) // len(_NOISE) + 1))[start : start + size]
