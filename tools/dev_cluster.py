@@ -168,8 +168,7 @@ class DevCluster:
             raise DeadlineExceeded(f"nothing took the place of process {pid} within {timeout_s:g} s") from None
 
     async def _start(self) -> None:
-        wanted = self._port if self._port is not None else free_port(self.state.meta_port)
-        await self._start_meta(wanted)
+        await self._start_first_meta()
         self._keep("meta", lambda: self._start_meta(self._meta_up.port), self._drain)
         ports = [free_port(port) for port in self.state.worker_ports] or [0] * self.state.drives
         await self._start_chunkserver(ports)
@@ -185,6 +184,19 @@ class DevCluster:
         self.directory.save(
             msgspec.structs.replace(self.state, meta_port=self._meta_up.port, worker_ports=tuple(self._worker_ports()))
         )
+
+    async def _start_first_meta(self) -> None:
+        """On the port that was asked for; else on the directory's own or the usual one, where nobody has it."""
+        if self._port is not None:
+            await self._start_meta(self._port)
+            return
+        wanted = 0 if self._path is None else free_port(self.state.meta_port)
+        try:
+            await self._start_meta(wanted)
+        except UserError:
+            if wanted == 0:
+                raise
+            await self._start_meta(0)  # somebody took the port in the meantime (or this fails the same way)
 
     async def _start_meta(self, port: int) -> None:
         arguments = ["--dir", str(self.directory.meta), "--host", HOST, "--port", str(port)]
