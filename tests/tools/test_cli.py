@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import select
 import signal
 import socket
 import subprocess
@@ -185,6 +186,29 @@ def test_dev_says_where_everything_is_and_stops_cleanly(
     code, complaints = dev.end(number)
     assert (code, complaints) == (0, "")
     assert not any(Path("/proc", str(process["pid"])).exists() for process in info["processes"])
+
+
+def test_no_process_outlives_a_killed_dev(tmp_path: Path, running: list[Running]) -> None:
+    dev = Running("dev", tmp_path / "dev", "--drives", "2", "--capacity", "64m", "--json")
+    running.append(dev)
+    pids = [process["pid"] for process in json.loads(dev.line())["processes"]]
+    # A descriptor of a process becomes readable when it has ended.
+    descriptors = [os.pidfd_open(pid) for pid in pids]
+    poll = select.poll()
+    for descriptor in descriptors:
+        poll.register(descriptor, select.POLLIN)
+    try:
+        dev.end(signal.SIGKILL)
+        while descriptors:
+            ended = poll.poll(TIMEOUT_S * 1000)
+            assert ended, f"{len(descriptors)} processes are still there"
+            for descriptor, _ in ended:
+                poll.unregister(descriptor)
+                descriptors.remove(descriptor)
+                os.close(descriptor)
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)
 
 
 def test_interrupted_commands_clean_up(tmp_path: Path, running: list[Running], trace: Path) -> None:

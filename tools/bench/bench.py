@@ -11,10 +11,11 @@ from contextlib import AsyncExitStack
 from esker.tools.bench import client_job
 from esker.tools.bench.baseline import Baseline, figures_by_direction, open_baseline
 from esker.tools.bench.options import BenchOptions
-from esker.tools.bench.report import Outcome, Turn
+from esker.tools.bench.report import Outcome, Turn, total_bw_bytes
 from esker.tools.bench.result import Measured, add_counts
 from esker.tools.child import Child
 from esker.tools.inspect_cluster import ClusterView, view_cluster
+from esker.tools.progress import progress
 from esker.wire.limits import MIB
 
 SETUP_BYTES_PER_S_MIN = 20 * MIB
@@ -81,7 +82,11 @@ async def run_bench(options: BenchOptions, cluster: str, directories: Sequence[s
     async with AsyncExitStack() as stack:
         baseline = await open_baseline(options.baseline, stack, directories, options.workload, options.numjobs)
         load = await EskerLoad.open(stack, options, cluster)
-        turns = [await _round(turn, options, cluster, load, baseline) for turn in range(options.repeat)]
+        turns = []
+        with progress("measuring", options.repeat) as advance:
+            for turn in range(options.repeat):
+                turns.append(await _round(turn, options, cluster, load, baseline))
+                advance(turn + 1, f"{total_bw_bytes(turns[-1].esker) / 1e6:,.0f} MB/s")
         if options.mode.reads:
             await load.clear(-1)
         view = await view_cluster(cluster)

@@ -22,7 +22,9 @@ def replay(
         typer.Option(help="Times the trace's own pace; 1: in real time.", show_default="as fast as possible"),
     ] = None,
     transport: Annotated[str, typer.Option(help="auto, tcp, or local (same host).")] = "auto",
-    namespace: Annotated[str, typer.Option(help="Namespace to use; its blocks stay.")] = "esker-replay",
+    namespace: Annotated[
+        str | None, typer.Option(help="Namespace to use; its blocks stay.", show_default="esker-replay/BLOCK_BYTES")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="The summary as one JSON object on stdout.")] = False,
     cluster: Cluster = None,
     directory: Directory = None,

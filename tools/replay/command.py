@@ -44,7 +44,8 @@ class ReplayOptions:
     speed: float | None = None
     """Of the trace's own time; None: as fast as possible."""
     transport: str = "auto"
-    namespace: str = "esker-replay"
+    namespace: str | None = None
+    """None: one for each block size."""
     cluster: str | None = None
     directory: Path | None = None
     drives: int = 4
@@ -79,7 +80,7 @@ async def replay(options: ReplayOptions, requests: list[TraceRequest], address: 
             await stack.enter_async_context(
                 await KVCacheClient.connect(
                     address,
-                    options.namespace,
+                    options.namespace or f"esker-replay/{options.block_bytes}",
                     geometry,
                     transport=options.transport,
                     pool_bytes=options.window_blocks * aligned(options.block_bytes),

@@ -85,7 +85,9 @@ async def test_wrong_bytes_are_found_and_end_the_hits(cluster: DevCluster) -> No
     request = TraceRequest(timestamp=0, input_length=5, hash_ids=(1, 2, 3, 4))
     await replay(options(), [request], cluster.address)
     keys = block_keys((2,))
-    async with await KVCacheClient.connect(cluster.address, "esker-replay", Geometry(block_bytes_max=4096)) as client:
+    async with await KVCacheClient.connect(
+        cluster.address, "esker-replay/4096", Geometry(block_bytes_max=4096)
+    ) as client:
         assert await client.remove(keys) == [Status.OK]
         assert (await client.put(keys, [bytes(4096)]))[0].status is Status.OK
     found = await replay(options(), [request], cluster.address)
@@ -184,6 +186,12 @@ async def test_kills_in_the_midst_of_a_replay_lose_and_tear_nothing(cluster: Dev
         assert len(recorder.acknowledged) > len(keys) // 2
         assert {result.status for result in results} <= {Status.OK, Status.NOT_FOUND}
         assert len(there) == sum(result.status is Status.OK for result in results), "none is torn or wrong"
+
+
+async def test_a_namespace_of_another_geometry_is_refused_with_both(cluster: DevCluster) -> None:
+    await replay(options(namespace="mine"), REQUESTS[:1], cluster.address)
+    with pytest.raises(UserError, match=r"(?s)mine.*4096.*8192"):
+        await replay(options(namespace="mine", block_bytes=8192), REQUESTS[:1], cluster.address)
 
 
 async def test_full_drives_drop_blocks_and_the_replay_goes_on() -> None:
