@@ -302,6 +302,8 @@ class FakeCluster:
         self.directory = directory
         self.workers = [FakeWorker(self, f"drive{number}") for number in range(drives)]
         self.chain_version = 1
+        self.not_ready = 0
+        """So many times a namespace cannot be opened because drives are missing."""
         self.address = ""
         """Of the metadata server."""
         self._replicas = replicas
@@ -350,6 +352,9 @@ class FakeCluster:
         return RoutingReply(None if message.known_version == self._version else self.routing())
 
     async def _open(self, message: NamespaceOpen) -> NamespaceReply:
+        if self.not_ready:
+            self.not_ready -= 1
+            raise RequestFailed(Status.NOT_READY, "2 of 4 drives have joined")
         geometry: Geometry = message.geometry.resolved()
         found = self._namespaces.get(message.name)
         if found is None:

@@ -39,7 +39,9 @@ GET_TIMEOUT_S = 5.0
 PUT_TIMEOUT_S = 10.0
 LOOKUP_TIMEOUT_S = 1.0
 POOL_BYTES = 64 << 20
-NOT_READY_DELAY_S = 0.1
+NOT_YET_DELAY_S = 0.1
+_NOT_YET = (Status.NOT_READY, Status.UNAVAILABLE, Status.CONFLICT, Status.BUSY)
+"""Answers of a metadata server that may be others a moment later."""
 
 
 class KVCacheClient:
@@ -273,7 +275,7 @@ class KVCacheClient:
 
 
 async def _open_namespace(meta: MetaClient, body: NamespaceOpen, deadline: float) -> NamespaceReply:
-    """Waits, within the deadline, for a cluster whose drives are still joining."""
+    """Waits, within the deadline, for a cluster whose drives are still joining or whose metadata store is busy."""
     loop = asyncio.get_running_loop()
     while True:
         left_s = deadline - loop.time()
@@ -281,10 +283,10 @@ async def _open_namespace(meta: MetaClient, body: NamespaceOpen, deadline: float
             return await meta.call(Method.NAMESPACE_OPEN, body, NamespaceReply, timeout_s=max(0.001, left_s))
         except RequestFailed as failure:
             if failure.status in (Status.GEOMETRY, Status.BAD_REQUEST, Status.NOT_FOUND):
-                raise UserError(f"namespace {body.name!r}: {failure.message}") from failure
-            if failure.status is not Status.NOT_READY or left_s <= NOT_READY_DELAY_S:
+                raise UserError(failure.message) from failure
+            if failure.status not in _NOT_YET or left_s <= NOT_YET_DELAY_S:
                 raise
-        await asyncio.sleep(NOT_READY_DELAY_S)
+        await asyncio.sleep(NOT_YET_DELAY_S)
 
 
 def _transport(name: str) -> Transport:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from esker.kvclient import BufferPool, Geometry, KVCacheClient, Status, UserError
-from esker.wire.errors import ConnectionFailed
+from esker.wire.errors import ConnectionFailed, RequestFailed
 from esker.wire.messages import Method
 
 GEOMETRY = Geometry(block_bytes_max=10_000)
@@ -248,6 +248,15 @@ async def test_another_geometry_is_refused_with_both(connect: Any) -> None:
     await connect(GEOMETRY)
     with pytest.raises(UserError, match=r"10000.*20000"):
         await connect(Geometry(block_bytes_max=20_000))
+
+
+async def test_a_cluster_that_is_not_ready_is_waited_for_within_the_deadline(connect: Any, cluster: Any) -> None:
+    cluster.not_ready = 1
+    client = await connect(GEOMETRY)
+    assert status_of(await client.put([b"k"], [b"v"])) == [Status.OK]
+    cluster.not_ready = 1000
+    with pytest.raises(RequestFailed, match="2 of 4 drives have joined"):
+        await connect(GEOMETRY, timeout_s=0.05)
 
 
 @pytest.mark.parametrize(
