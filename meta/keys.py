@@ -7,6 +7,9 @@
     04 chain id u32                              chain                          (types.Chain)
     05 table id u32, version u32                 chain table                    (types.ChainTable)
     06 table id u32, version u32, part u8        half of its slot table         65,536 bytes as they are
+    07 address                                   metadata server there          (records.MetaServer)
+    08                                           manager's term and name        (records.ManagerTerm)
+    09                                           beats of the manager           u64 little-endian
     10 namespace id u32                          namespace                      (types.Namespace)
     11 name                                      namespace id                   u32 little-endian
     12                                           last namespace id              u32 little-endian
@@ -14,7 +17,7 @@
     21 namespace id u32, figure u8, shard u8     catalog counter (1 blocks, 2 bytes)   i64 little-endian, by atomic adds
 
 Numbers in the key column are the first byte, in hexadecimal. Structs are encoded by `records.pack`. The slot table has
-128 KiB and a value at most 100 kB: hence two halves. Free for later tables: 07-0f membership, 13-1f tenants and
+128 KiB and a value at most 100 kB: hence two halves. Free for later tables: 0a-0f membership, 13-1f tenants and
 tokens, 30-3f files. Nothing else in `meta/` may build a key.
 """
 
@@ -26,6 +29,10 @@ _DRIVE = b"\x03"
 _CHAIN = b"\x04"
 _TABLE = b"\x05"
 _PLACEMENT = b"\x06"
+_META_SERVER = b"\x07"
+MANAGER = b"\x08"
+"""Written only when the lease changes hands, so that the manager's transactions read it without conflicts."""
+MANAGER_BEATS = b"\x09"
 _NAMESPACE = b"\x10"
 _NAMESPACE_NAME = b"\x11"
 NAMESPACE_LAST = b"\x12"
@@ -76,6 +83,16 @@ def placement(table_id: int, version: int, part: int) -> bytes:
     """Part 0 or 1 of the slot table of a chain-table version."""
     assert 0 <= part < PLACEMENT_PARTS
     return _PLACEMENT + _U32_U32.pack(table_id, version) + bytes([part])
+
+
+def meta_server(address: str) -> bytes:
+    """The metadata server that listens at `address`."""
+    return _META_SERVER + address.encode()
+
+
+def meta_servers() -> KeyRange:
+    """All metadata servers, by address."""
+    return _whole(_META_SERVER)
 
 
 def namespace(namespace_id: int) -> bytes:

@@ -26,6 +26,23 @@ class ClusterRecord(msgspec.Struct, frozen=True):
     created_ms: int
 
 
+class MetaServer(msgspec.Struct, frozen=True):
+    """A metadata server that others can reach. It counts `beats` up as long as it lives."""
+
+    address: str
+    incarnation: str
+    beats: int
+
+
+class ManagerTerm(msgspec.Struct, frozen=True):
+    """Who is the manager, and for the how manieth time somebody became it."""
+
+    term: int
+    holder: str
+    """Incarnation of the metadata server; empty: it gave the lease up."""
+    address: str
+
+
 class StoredBlock(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A block of the catalog; namespace and object are in its key."""
 

@@ -1,20 +1,25 @@
 """The metadata server's methods: what each request does, and how the store's errors travel.
 
-Everything that must survive is in the store; heartbeats, caches and counters are not. A request that met contention
-until its deadline fails as CONFLICT, one that the store cannot serve as UNAVAILABLE, both with the reason.
+Everything that must survive is in the store; heartbeats, caches and counters are not. Heartbeats and what they tell
+are the manager's: a server that is not the manager passes such requests on, and where no manager answers serves them
+as far as it can. A request that met contention until its deadline fails as CONFLICT, one that the store cannot serve
+as UNAVAILABLE, both with the reason.
 """
 
 import os
-import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
+
+import msgspec
 
 from esker.meta.catalog import Catalog
 from esker.meta.chain_setup import ChainSetup
 from esker.meta.cluster import Probe, join
 from esker.meta.heartbeats import Heartbeats, cluster_note
+from esker.meta.manager import read_manager
+from esker.meta.manager_link import ManagerLink
 from esker.meta.namespaces import list_namespaces, open_namespace
-from esker.meta.routing import RoutingCache
+from esker.meta.presence import Presence
 from esker.meta.store.base import Store
 from esker.meta.store.errors import RetriesExhausted, StoreError
 from esker.runtime.counters import Counters
@@ -61,18 +66,20 @@ class MetaService:
     def __init__(
         self,
         store: Store,
+        presence: Presence,
+        link: ManagerLink,
         *,
         probe: Probe,
-        store_statistics: Callable[[], dict[str, int]] = dict,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float],
         random_bytes: Callable[[int], bytes] = os.urandom,
     ) -> None:
         self._store = store
+        self._manager = presence.manager
+        self._link = link
         self._probe = probe
-        self._store_statistics = store_statistics
         self._clock = clock
         self._random_bytes = random_bytes
-        self._routing = RoutingCache(store)
+        self._routing = presence.routing
         self._chain_setup = ChainSetup(store)
         self._heartbeats = Heartbeats()
         self._catalog = Catalog(store)
@@ -104,14 +111,24 @@ class MetaService:
         return JoinReply(routing)
 
     async def heartbeat(self, request: Heartbeat) -> HeartbeatReply:
-        """Note the heartbeat; hand out the routing where the worker's is old."""
-        routing = await self._routing.newest()
-        self._heartbeats.note(request, routing, self._clock())
-        return HeartbeatReply(routing if routing.version != request.routing_version else None)
+        """Note the heartbeat; hand out the routing where the worker's is old. The manager's reply has its term."""
+        if not request.forwarded:
+            passed_on = await self._from_manager(Method.HEARTBEAT, request, HeartbeatReply)
+            if passed_on is not None:
+                return passed_on
+        routing = await self._routing.recent()
+        try:
+            self._heartbeats.note(request, routing, self._clock())
+        except RequestFailed:
+            # A join through another server a moment ago may not have been noticed here yet.
+            routing = await self._routing.newest()
+            self._heartbeats.note(request, routing, self._clock())
+        newer = routing if routing.version != request.routing_version else None
+        return HeartbeatReply(newer, self._manager.term)
 
     async def routing(self, request: GetRouting) -> RoutingReply:
         """The routing, unless the caller has it."""
-        routing = await self._routing.newest()
+        routing = await self._routing.recent()
         return RoutingReply(routing if routing.version != request.known_version else None)
 
     async def namespace_open(self, request: NamespaceOpen) -> NamespaceReply:
@@ -137,11 +154,19 @@ class MetaService:
 
     async def cluster_status(self, request: ClusterStatus) -> ClusterStatusReply:
         """The cluster as an operator sees it."""
+        if not request.forwarded:
+            passed_on = await self._from_manager(Method.CLUSTER_STATUS, request, ClusterStatusReply)
+            if passed_on is not None:
+                return passed_on
         routing = await self._routing.newest()
         totals = await self._catalog.totals()
         blocks = sum(count for count, _ in totals.values())
         workers = self._heartbeats.statuses(routing, self._clock())
-        return ClusterStatusReply(routing, workers, blocks, cluster_note(routing))
+        recorded = await read_manager(self._store)
+        engine = f"{self._store.engine} {await self._store.version()}".strip()
+        return ClusterStatusReply(
+            routing, workers, blocks, cluster_note(routing), recorded.address, recorded.term, engine
+        )
 
     async def stats(self, request: Empty) -> StatsReply:
         """Counters since the start, and the catalog's totals."""
@@ -150,7 +175,14 @@ class MetaService:
             "blocks": sum(blocks for blocks, _ in totals.values()),
             "block_bytes": sum(size for _, size in totals.values()),
         }
-        return StatsReply(self._counters.snapshot() | self._store_statistics() | figures)
+        return StatsReply(self._counters.snapshot() | self._store.statistics() | figures)
+
+    async def _from_manager(self, method: Method, request: Heartbeat | ClusterStatus, reply_type: type[R]) -> R | None:
+        """The reply of the manager, if that is another server and answers."""
+        address = self._manager.recorded.address
+        if self._manager.term or address in ("", self._manager.address):
+            return None
+        return await self._link.forward(address, method, msgspec.structs.replace(request, forwarded=True), reply_type)
 
     def _unary(self, request_type: type[M], function: Callable[[M], Awaitable[R]]) -> Handler:
         """`function` as a handler: counted, with the store's errors as statuses."""
@@ -160,10 +192,10 @@ class MetaService:
             self._counters.add(f"requests_{name}")
             try:
                 return await function(request)
-            except RetriesExhausted as error:
-                self._counters.add(f"conflicts_{name}")
-                raise RequestFailed(Status.CONFLICT, str(error)) from error
             except StoreError as error:
+                if isinstance(error, RetriesExhausted) and error.contended:
+                    self._counters.add(f"conflicts_{name}")
+                    raise RequestFailed(Status.CONFLICT, str(error)) from error
                 self._counters.add("store_errors")
                 log.error("the metadata store failed a request", method=name, reason=str(error))
                 raise RequestFailed(Status.UNAVAILABLE, str(error)) from error

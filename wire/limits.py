@@ -42,6 +42,14 @@ STRIPE_CHUNKS_MAX = 4096
 CONNECT_TIMEOUT_S = 2.0
 HANDSHAKE_TIMEOUT_S = 2.0
 HEARTBEAT_INTERVAL_S = 0.5
+WORKER_LEASE_S = 1.5
+"""How long an acknowledged heartbeat lets a worker serve, from when it was sent."""
+WORKER_LEASE_MARGIN_S = 0.5
+"""What the manager waits beyond a worker's lease before it declares the worker dead."""
+MANAGER_LEASE_S = 2.0
+"""How long a renewal keeps a metadata server the manager, from before its transaction began."""
+CLOCK_SKEW = 0.05
+"""By how much the clocks of two machines may differ in rate. No two clocks are ever compared."""
 
 
 def aligned(length_bytes: int) -> int:
@@ -59,3 +67,4 @@ assert CHECKSUM_BLOCK_BYTES % ALIGN_BYTES == 0
 assert REQUEST_PAYLOAD_BYTES_AIM <= REQUEST_PAYLOAD_BYTES_MAX <= PAYLOAD_BYTES_MAX
 assert CHUNK_BYTES_MAX <= REQUEST_PAYLOAD_BYTES_MAX
 assert LOOKUP_KEYS_MAX * OBJECT_BYTES < BODY_BYTES_MAX
+assert HEARTBEAT_INTERVAL_S * 2 < WORKER_LEASE_S, "one lost heartbeat must not end a lease"

@@ -215,11 +215,15 @@ class Heartbeat(Message, frozen=True):
     used_bytes: int
     capacity_bytes: int
     offline_chains: tuple[int, ...] = ()
+    forwarded: bool = False
+    """A metadata server passed it on to the one that it takes for the manager."""
 
 
 class HeartbeatReply(Message, frozen=True):
     routing: Routing | None
     """The new routing, where the worker's is old."""
+    term: int = 0
+    """Of the manager that acknowledges it; 0: it reached no manager."""
 
 
 class GetRouting(Message, frozen=True):
@@ -282,7 +286,8 @@ class CatalogListReply(Message, frozen=True):
 
 
 class ClusterStatus(Message, frozen=True):
-    pass
+    forwarded: bool = False
+    """A metadata server passed it on to the one that it takes for the manager."""
 
 
 class WorkerStatus(Message, frozen=True):
@@ -299,3 +304,9 @@ class ClusterStatusReply(Message, frozen=True):
     blocks: int
     note: str
     """What an operator should know, such as replicas that had to share a node; empty if nothing."""
+    manager: str = ""
+    """Address of the metadata server that holds the manager lease; empty: none does."""
+    term: int = 0
+    """Of that lease; grows each time that it changes hands."""
+    engine: str = ""
+    """Of the metadata store, with its version."""

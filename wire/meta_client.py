@@ -1,21 +1,29 @@
 """Calls to the metadata servers: whichever of them answers, within the caller's deadline.
 
-Owns one connection at a time and which address to try next. Knows nothing of what the calls mean.
+Owns one connection at a time and which address to try next: the given addresses, and those that replies with a cluster
+map tell. The first is chosen by chance, also once more when the others become known, so that callers spread over the
+servers. Knows nothing else of what the calls mean.
 """
 
 import asyncio
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
+from random import Random
 from typing import TypeVar
 
-from esker.wire.errors import ConnectionFailed, DeadlineExceeded, UserError
+from esker.wire.errors import ConnectionFailed, DeadlineExceeded, RequestFailed, UserError
 from esker.wire.limits import CONNECT_TIMEOUT_S
 from esker.wire.messages import GetRouting, HelloReply, Message, Method, RoutingReply
 from esker.wire.rpc_client import Connection, TcpAddress
+from esker.wire.status import Status
+from esker.wire.types import Routing
 
 R = TypeVar("R", bound=Message)
 
 RETRY_DELAY_S = 0.1
 """Between rounds over all addresses while none answers."""
+ATTEMPT_S_MIN = 0.25
+"""A server gets half of the time that is left, so that another can still answer, but not less than this."""
 
 
 def parse_addresses(text: str) -> list[TcpAddress]:
@@ -29,86 +37,184 @@ def parse_addresses(text: str) -> list[TcpAddress]:
     return addresses
 
 
+class _Link:
+    """A connection and the calls under way on it."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.calls = 0
+        self.retired = False
+
+    @contextlib.contextmanager
+    def used(self) -> Iterator[Connection]:
+        self.calls += 1
+        try:
+            yield self.connection
+        finally:
+            self.calls -= 1
+            self._close_if_unused()
+
+    def retire(self) -> None:
+        """No new calls; closes after those under way."""
+        self.retired = True
+        self._close_if_unused()
+
+    def _close_if_unused(self) -> None:
+        if self.retired and not self.calls:
+            self.connection.stream.close()
+
+
 class MetaClient:
-    """Makes calls to the first of `addresses` that answers, and stays with it."""
+    """Makes calls to one of the servers that answer, and stays with it while it does."""
 
     def __init__(
-        self, addresses: Sequence[TcpAddress], *, role: str = "client", cluster_id: str = "", peer_id: str = ""
+        self,
+        addresses: Sequence[TcpAddress],
+        *,
+        role: str = "client",
+        cluster_id: str = "",
+        peer_id: str = "",
+        learns: bool = True,
+        chance: Random | None = None,
     ) -> None:
-        self._addresses = list(addresses)
+        """`learns=False`: only `addresses`, whatever replies tell."""
+        self._given = list(dict.fromkeys(addresses))
         self._role = role
         self._cluster_id = cluster_id
         self._peer_id = peer_id
-        self._connection: Connection | None = None
+        self._chance = chance or Random()
+        self._learns = learns
+        self._spread = False
+        self._order = list(self._given)
+        self._chance.shuffle(self._order)
+        self._link: _Link | None = None
+        self._answered_by = HelloReply(0, "", "", "")
         self._connecting = asyncio.Lock()
+
+    @property
+    def addresses(self) -> tuple[TcpAddress, ...]:
+        """All that are known, the next to be tried first."""
+        return tuple(self._order)
 
     async def peer(self, *, timeout_s: float) -> HelloReply:
         """How the server that answers introduced itself. Raises like `call`."""
         await self.call(Method.ROUTING, GetRouting(0), RoutingReply, timeout_s=timeout_s)
-        assert self._connection is not None
-        return self._connection.peer
+        return self._answered_by
 
     async def call(self, method: Method, body: Message, reply_type: type[R], *, timeout_s: float) -> R:
         """One request, tried at one server after the other: so it must be safe to carry out twice.
 
         Raises `ConnectionFailed`, naming where it looked, when none answered within `timeout_s`; `RequestFailed`
-        when one refused.
+        when one refused, UNAVAILABLE only if each did.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         reason: Exception | None = None
+        failures = unavailable = 0
         while (left_s := deadline - loop.time()) > 0:
+            link: _Link | None = None
             try:
-                connection = await self._connect(left_s)
-                return await connection.call(method, body, reply_type, timeout_s=max(0.001, deadline - loop.time()))
+                link = await self._connected(left_s)
+                with link.used() as connection:
+                    attempt_s = self._attempt_s(max(0.001, deadline - loop.time()))
+                    reply = await connection.call(method, body, reply_type, timeout_s=attempt_s)
+            except RequestFailed as error:
+                unavailable += 1
+                if error.status is not Status.UNAVAILABLE or unavailable >= len(self._order):
+                    raise
+                reason = error
             except (ConnectionFailed, DeadlineExceeded) as error:
                 reason = error
-                await self._drop()
-            await asyncio.sleep(min(RETRY_DELAY_S, max(0.0, deadline - loop.time())))
-        looked = ", ".join(map(str, self._addresses))
+            else:
+                self._answered_by = link.connection.peer
+                self._learn_from(reply)
+                return reply
+            self._drop(link)
+            failures += 1
+            if failures % len(self._order) == 0:
+                await asyncio.sleep(min(RETRY_DELAY_S, max(0.0, deadline - loop.time())))
+        looked = ", ".join(map(str, self._order))
         raise ConnectionFailed(f"no metadata server answered within {timeout_s:.3g} s; looked at {looked} ({reason})")
 
-    async def _connect(self, timeout_s: float) -> Connection:
+    def learn(self, addresses: Sequence[str]) -> None:
+        """Take over the servers' addresses, host:port, as a cluster map has them. What was given stays."""
+        found = list(self._given)
+        for text in addresses:
+            with contextlib.suppress(UserError):
+                found += parse_addresses(text)
+        known = dict.fromkeys(found)
+        fresh = [address for address in known if address not in self._order]
+        self._order = [address for address in self._order if address in known]
+        for address in fresh:
+            self._order.insert(self._chance.randint(min(1, len(self._order)), len(self._order)), address)
+        if fresh and not self._spread:
+            self._spread = True
+            self._chance.shuffle(self._order)
+            if self._link is not None and self._link.connection.address != self._order[0]:
+                self._retire()
+
+    async def aclose(self) -> None:
+        """Ends the connection."""
+        if self._link is not None:
+            await self._link.connection.aclose()
+            self._link = None
+
+    def abandon_in_child(self) -> None:
+        """In a forked child: closes its copy of the connection."""
+        if self._link is not None:
+            self._link.connection.stream.abandon_in_child()
+
+    def _attempt_s(self, left_s: float) -> float:
+        return min(left_s, max(ATTEMPT_S_MIN, left_s / 2)) if len(self._order) > 1 else left_s
+
+    async def _connected(self, timeout_s: float) -> _Link:
         """The present connection, or a new one to the first address that accepts."""
         async with self._connecting:
-            if self._connection is not None and not self._connection.closed:
-                return self._connection
+            if self._link is not None and not self._link.connection.closed:
+                return self._link
             loop = asyncio.get_running_loop()
             deadline = loop.time() + timeout_s
             reason = ConnectionFailed("no time left")
-            for address in list(self._addresses):
+            for address in list(self._order):
                 left_s = deadline - loop.time()
                 if left_s <= 0:
                     break
                 try:
-                    self._connection = await Connection.connect(
+                    connection = await Connection.connect(
                         address,
                         role=self._role,
                         cluster_id=self._cluster_id,
                         peer_id=self._peer_id,
-                        timeout_s=min(CONNECT_TIMEOUT_S, left_s),
+                        timeout_s=min(CONNECT_TIMEOUT_S, self._attempt_s(left_s)),
                     )
                 except ConnectionFailed as error:
                     reason = error
-                    self._addresses.append(self._addresses.pop(0))
+                    self._put_last(address)
                 else:
-                    return self._connection
+                    self._link = _Link(connection)
+                    return self._link
             raise reason
 
-    async def _drop(self) -> None:
-        """The present server did not answer: the next call starts with another."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            await connection.aclose()
-            self._addresses.append(self._addresses.pop(0))
+    def _learn_from(self, reply: Message) -> None:
+        routing = getattr(reply, "routing", None)
+        if self._learns and isinstance(routing, Routing) and routing.meta_servers:
+            self.learn(routing.meta_servers)
 
-    async def aclose(self) -> None:
-        """Ends the connection."""
-        if self._connection is not None:
-            await self._connection.aclose()
-            self._connection = None
+    def _drop(self, link: _Link | None) -> None:
+        """The server of `link` did not answer: the next call starts with another."""
+        if link is None or link is not self._link:
+            return
+        address = link.connection.address
+        assert isinstance(address, TcpAddress)
+        self._put_last(address)
+        self._retire()
 
-    def abandon_in_child(self) -> None:
-        """In a forked child: closes its copy of the connection."""
-        if self._connection is not None:
-            self._connection.stream.abandon_in_child()
+    def _retire(self) -> None:
+        if self._link is not None:
+            self._link.retire()
+            self._link = None
+
+    def _put_last(self, address: TcpAddress) -> None:
+        if address in self._order:
+            self._order.remove(address)
+            self._order.append(address)

@@ -77,6 +77,8 @@ class Routing(msgspec.Struct, frozen=True):
     tables: tuple[ChainTable, ...]
     drives_expected: int
     replicas: int
+    meta_servers: tuple[str, ...] = ()
+    """Addresses of the metadata servers, host:port."""
 
 
 class Geometry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -27,7 +27,7 @@ async def metadata(directory: Path, drives: int = 1, replicas: int = 1) -> Async
     """A metadata server; its `host:port`."""
     stop = asyncio.Event()
     ready: asyncio.Future[ServerAddress] = asyncio.get_running_loop().create_future()
-    config = MetaConfig(directory=str(directory), drives_expected=drives, replicas=replicas)
+    config = MetaConfig(store=f"embedded:{directory}", drives_expected=drives, replicas=replicas)
     task = asyncio.create_task(serve(config, ready.set_result, stop))
     await asyncio.wait([task, ready], return_when=asyncio.FIRST_COMPLETED)
     try:

@@ -1,12 +1,15 @@
 """A store in memory and workers to fill it with."""
 
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
 from esker.meta.chain_setup import ChainSetup
 from esker.meta.cluster import found_cluster, join
+from esker.meta.presence import Presence
 from esker.meta.records import ClusterRecord
+from esker.meta.server import MetaService
 from esker.meta.store.base import Store
 from esker.meta.store.memory import MemoryStore
 from esker.wire.limits import GIB
@@ -30,6 +33,21 @@ def worker(number: int, *, node: str = "n1", incarnation: str = "first", port: i
 async def dead(recorded: Worker) -> bool:
     """A probe that finds nobody."""
     return False
+
+
+class NoLink:
+    """Reaches no manager."""
+
+    async def forward(self, *_: object) -> None:
+        return None
+
+    async def aclose(self) -> None:
+        pass
+
+
+def service_of(store: Store, clock: Callable[[], float] = time.monotonic) -> MetaService:
+    """A server that has not joined the others."""
+    return MetaService(store, Presence(store, "i", clock=clock), NoLink(), probe=dead, clock=clock)
 
 
 def cluster_record(drives: int = 4, replicas: int = 2, cluster_id: str = "c1") -> ClusterRecord:

@@ -64,7 +64,7 @@ def start(tmp_path: Path) -> Started:
 
     @asynccontextmanager
     async def started(**changes: object) -> AsyncIterator[tuple[ServerAddress, Connection]]:
-        config = MetaConfig(directory=str(tmp_path / "meta"), drives_expected=2, replicas=2)
+        config = MetaConfig(store=f"embedded:{tmp_path}/meta", drives_expected=2, replicas=2)
         async with serving(msgspec.structs.replace(config, **changes)) as address:
             connection = await Connection.connect(TcpAddress(address.host, address.port), role="tool")
             try:
@@ -97,7 +97,7 @@ async def test_a_cluster_comes_up_and_outlives_a_restart(start: Started) -> None
 
         heartbeat = Heartbeat("d0", "first", first.routing.version, 5, 100)
         reply = await connection.call(Method.HEARTBEAT, heartbeat, HeartbeatReply, timeout_s=10)
-        assert reply.routing == second.routing
+        assert reply == HeartbeatReply(second.routing, term=1)
         heartbeat = msgspec.structs.replace(heartbeat, routing_version=second.routing.version)
         reply = await connection.call(Method.HEARTBEAT, heartbeat, HeartbeatReply, timeout_s=10)
         assert reply.routing is None
@@ -109,8 +109,12 @@ async def test_a_cluster_comes_up_and_outlives_a_restart(start: Started) -> None
     async with start() as (again, connection):
         assert again.cluster_id == address.cluster_id
         routing = await connection.call(Method.ROUTING, GetRouting(0), RoutingReply, timeout_s=10)
-        assert routing.routing == second.routing
-        known = GetRouting(second.routing.version)
+        assert msgspec.structs.replace(routing.routing, version=0, meta_servers=()) == msgspec.structs.replace(
+            second.routing, version=0, meta_servers=()
+        )
+        assert second.routing.meta_servers == (f"127.0.0.1:{address.port}",)
+        assert routing.routing.meta_servers == (f"127.0.0.1:{again.port}",)
+        known = GetRouting(routing.routing.version)
         assert (await connection.call(Method.ROUTING, known, RoutingReply, timeout_s=10)).routing is None
         assert await open_namespace(connection) == namespace
         listed = await connection.call(Method.NAMESPACE_LIST, NamespaceList(), NamespaceListReply, timeout_s=10)
@@ -119,6 +123,8 @@ async def test_a_cluster_comes_up_and_outlives_a_restart(start: Started) -> None
         assert page.entries == entries
         status = await connection.call(Method.CLUSTER_STATUS, ClusterStatus(), ClusterStatusReply, timeout_s=10)
         assert status.blocks == 20
+        assert (status.manager, status.term) == (f"127.0.0.1:{again.port}", 2)
+        assert status.engine.startswith("embedded LMDB ")
         assert status.note.startswith("2 of 2 chains have replicas that share a node")
         assert [seen.seconds_since_heartbeat for seen in status.workers] == [-1.0, -1.0]
         stats = await connection.call(Method.STATS, Empty(), StatsReply, timeout_s=10)
@@ -180,6 +186,10 @@ async def test_a_malformed_body_and_an_unknown_method(start: Started) -> None:
     ({"host": "::"}, "can be reached from other machines"),
     ({"host": "no such host"}, "cannot listen on 'no such host'"),
     ({"port": 70000}, "port is 70000; allowed: 0"),
+    ({"advertise": "0.0.0.0"}, "0.0.0.0 is no address that others can reach"),
+    ({"store": "elsewhere"}, "metadata store 'elsewhere'; write embedded:DIRECTORY or fdb:CLUSTER_FILE"),
+    ({"store": "fdb:"}, "metadata store 'fdb:'; write"),
+    ({"store": "fdb:/no/such/file"}, "cannot read the cluster file /no/such/file: no such file"),
 ])  # fmt: skip
 async def test_mistakes_at_the_second_start(start: Started, changes: dict, message: str) -> None:
     async with start():
@@ -194,6 +204,18 @@ async def test_mistakes_at_the_second_start(start: Started, changes: dict, messa
 async def test_an_outside_address_when_it_was_asked_for(start: Started) -> None:
     async with start(host="0.0.0.0", insecure=True) as (address, _):
         assert address.host == "0.0.0.0"
+
+
+@pytest.mark.parametrize(("changes", "told"), [
+    ({}, ("127.0.0.1:",)),
+    ({"host": "::1"}, ("[::1]:",)),
+    ({"host": "0.0.0.0", "insecure": True}, ()),
+    ({"host": "0.0.0.0", "insecure": True, "advertise": "meta-1.local"}, ("meta-1.local:",)),
+])  # fmt: skip
+async def test_the_address_that_others_are_told(start: Started, changes: dict, told: tuple[str, ...]) -> None:
+    async with start(**changes) as (address, connection):
+        reply = await connection.call(Method.ROUTING, GetRouting(0), RoutingReply, timeout_s=10)
+        assert reply.routing.meta_servers == tuple(host + str(address.port) for host in told)
 
 
 async def test_a_port_in_use(start: Started) -> None:
@@ -214,4 +236,4 @@ async def test_a_directory_in_use(start: Started) -> None:
 
 def test_unknown_settings_are_refused() -> None:
     with pytest.raises(msgspec.ValidationError, match="unknown field `drives`"):
-        msgspec.convert({"directory": "d", "drives": 2, "drives_expected": 2, "replicas": 1}, MetaConfig)
+        msgspec.convert({"store": "embedded:d", "drives": 2, "drives_expected": 2, "replicas": 1}, MetaConfig)

@@ -29,24 +29,49 @@ Insecure = Annotated[
 
 
 def meta(
-    directory: Annotated[Path, typer.Option("--dir", help="Directory of the metadata store; made if absent.")],
     drives: Annotated[int, typer.Option(help="Drives that must have joined before chains are made.")],
+    store: Annotated[
+        str | None,
+        typer.Option(
+            help="Where metadata is kept: embedded:DIRECTORY for one server, fdb:CLUSTER_FILE for any number of them.",
+            metavar="STORE",
+        ),
+    ] = None,
+    directory: Annotated[
+        Path | None, typer.Option("--dir", help="Short for --store embedded:DIR; made if absent.", metavar="DIR")
+    ] = None,
     replicas: Annotated[int, typer.Option(help="Copies of every block.")] = 2,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0: any free one.")] = 9380,
+    advertise: Annotated[
+        str, typer.Option(help="Host under which others reach this server.", show_default="that of --host")
+    ] = "",
+    fdb_prefix: Annotated[
+        str, typer.Option(help="Before every key in FoundationDB; another one for each cluster.", metavar="PREFIX")
+    ] = "esker/",
     insecure: Insecure = False,
     json: Json = False,
     watch_stdin: WatchStdin = False,
 ) -> None:
-    """Run the metadata server of a cluster (exactly one, on the embedded store)."""
+    """Run a metadata server: one on the embedded store, or any number on FoundationDB."""
     import msgspec
 
     from esker.meta.main import MetaConfig, ServerAddress, serve
     from esker.runtime import logging
+    from esker.wire.errors import UserError
 
     logging.configure("meta")
+    if (store is None) == (directory is None):
+        raise UserError("say where metadata is kept: --store embedded:DIRECTORY, --store fdb:CLUSTER_FILE or --dir DIR")
     config = MetaConfig(
-        directory=str(directory), drives_expected=drives, replicas=replicas, host=host, port=port, insecure=insecure
+        store=store if store is not None else f"embedded:{directory}",
+        drives_expected=drives,
+        replicas=replicas,
+        host=host,
+        port=port,
+        advertise=advertise,
+        fdb_prefix=fdb_prefix,
+        insecure=insecure,
     )
 
     def ready(address: ServerAddress) -> None:
