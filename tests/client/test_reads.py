@@ -152,7 +152,7 @@ async def test_busy_workers_are_asked_again(make_rig: Any, transport: str) -> No
 async def test_a_stopped_worker_is_given_up_for_another(
     make_rig: Any, until: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reads, "ATTEMPT_S", 0.02)
+    monkeypatch.setattr(reads, "ATTEMPT_S", 0.1)
     rig = await make_rig("tcp")
     (value,) = await rig.fill([0])
     stopped = rig.cluster.workers[0]
@@ -252,7 +252,7 @@ async def test_nothing_to_read_is_read_at_once(make_rig: Any) -> None:
 async def test_a_stopped_worker_of_this_host_costs_a_miss_not_the_whole_deadline(
     make_rig: Any, until: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reads, "ATTEMPT_S", 0.02)
+    monkeypatch.setattr(reads, "ATTEMPT_S", 0.1)
     rig = await make_rig("local", replicas=1)
     await rig.fill([0])
     worker = rig.cluster.workers[0]
@@ -268,7 +268,7 @@ async def test_a_stopped_worker_of_this_host_costs_a_miss_not_the_whole_deadline
 async def test_a_slow_worker_that_lets_go_of_the_slot_is_replaced(
     make_rig: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reads, "ATTEMPT_S", 0.05)
+    monkeypatch.setattr(reads, "ATTEMPT_S", 0.2)
     rig = await make_rig("local")
     (value,) = await rig.fill([0])
     slow = rig.cluster.workers[0]

@@ -38,4 +38,4 @@ async def test_no_head_and_no_answer(make_rig: Any) -> None:
     await rig.fill([0, 1])
     rig.cluster.workers[0].faults.hold.add(Method.REMOVE)
     await rig.cluster.workers[1].stop()
-    assert await rig.removes([0, 1]).run(0.05) == [(Status.TIMEOUT,), (Status.UNAVAILABLE,)]
+    assert await rig.removes([0, 1]).run(0.3) == [(Status.TIMEOUT,), (Status.UNAVAILABLE,)]

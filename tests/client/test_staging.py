@@ -65,7 +65,7 @@ async def test_a_stopped_worker_is_replaced_and_cannot_touch_the_buffer_later(
     make_rig: Any, until: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rig = await prepared(make_rig, until)
-    monkeypatch.setattr(reads, "ATTEMPT_S", 0.02)
+    monkeypatch.setattr(reads, "ATTEMPT_S", 0.1)
     stopped = rig.cluster.workers[0]
     stopped.faults.hold |= {Method.READ, Method.STATS}
     buffer = bytearray(65536)

@@ -256,7 +256,7 @@ async def test_a_cluster_that_is_not_ready_is_waited_for_within_the_deadline(con
     assert status_of(await client.put([b"k"], [b"v"])) == [Status.OK]
     cluster.not_ready = 1000
     with pytest.raises(RequestFailed, match="2 of 4 drives have joined"):
-        await connect(GEOMETRY, timeout_s=0.05)
+        await connect(GEOMETRY, timeout_s=0.5)
 
 
 @pytest.mark.parametrize(
@@ -276,7 +276,7 @@ async def test_bad_arguments_are_refused(cluster: Any, arguments: Any, message: 
 
 
 async def test_no_metadata_server_is_a_bounded_wait_that_says_where_it_looked() -> None:
-    with pytest.raises(ConnectionFailed, match=r"within 0\.05 s; looked at .*127\.0\.0\.1:1"):
+    with pytest.raises(ConnectionFailed, match=r"within 0\.0\d+ s; looked at .*127\.0\.0\.1:1"):
         await KVCacheClient.connect("127.0.0.1:1,localhost:1", "ns", GEOMETRY, timeout_s=0.05)
 
 
