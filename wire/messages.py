@@ -28,6 +28,9 @@ class Method(IntEnum):
     REMOVE = 18
     LOOKUP = 19
     CONFIRM = 20
+    SCAN = 24
+    REPORT_BLOCKS = 25
+    CATALOG_CHECKED = 26
     JOIN = 64
     HEARTBEAT = 65
     ROUTING = 66
@@ -36,6 +39,12 @@ class Method(IntEnum):
     CATALOG_REPORT = 69
     CATALOG_LIST = 70
     CLUSTER_STATUS = 71
+    CATALOG_GET = 80
+    NAMESPACE_FIGURES = 81
+    NAMESPACE_REMOVE = 82
+    META_PAGE = 83
+    META_SNAPSHOT = 84
+    META_CHANGE = 85
 
 
 class Message(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -208,6 +217,19 @@ class JoinReply(Message, frozen=True):
     routing: Routing
 
 
+class CatalogLag(Message, frozen=True):
+    """How far the catalog is behind a drive, as its worker sees it."""
+
+    waiting: int = 0
+    """Entries that the catalog has not been told yet."""
+    lag_ms: int = 0
+    """Age of the oldest of them."""
+    dropped: int = 0
+    """Entries that it was never told, since the worker's start."""
+    check_due: int = 0
+    """How many times entries may have been lost since the catalog was last checked against this drive."""
+
+
 class Heartbeat(Message, frozen=True):
     drive_id: str
     incarnation: str
@@ -217,6 +239,7 @@ class Heartbeat(Message, frozen=True):
     offline_chains: tuple[int, ...] = ()
     forwarded: bool = False
     """A metadata server passed it on to the one that it takes for the manager."""
+    catalog: CatalogLag = CatalogLag()
 
 
 class HeartbeatReply(Message, frozen=True):
@@ -267,10 +290,24 @@ class CatalogEntry(Message, frozen=True):
     block_bytes: int
     chunk_count: int
     created_ms: int
+    version: int = 0
+    """Of chunk 0. An entry never replaces or removes one of a higher version."""
+    chain_id: int = 0
+    """Of chunk 0; 0: not told."""
 
 
 class CatalogReport(Message, frozen=True):
+    """Entries of one drive, the older ones first. A report of the same life with a number that was taken is ignored,
+    and so is one of an earlier life.
+    """
+
     entries: tuple[CatalogEntry, ...]
+    drive_id: str = ""
+    """Empty: the report has no place in an order."""
+    life: int = 0
+    """Grows each time that the drive's worker starts."""
+    number: int = 0
+    """Of the report in its life, from 1 on."""
 
 
 class CatalogList(Message, frozen=True):
@@ -296,6 +333,7 @@ class WorkerStatus(Message, frozen=True):
     """-1: none since this metadata server started."""
     used_bytes: int
     chains: int
+    catalog: CatalogLag = CatalogLag()
 
 
 class ClusterStatusReply(Message, frozen=True):

@@ -46,3 +46,5 @@ class Status(IntEnum):
     CANCELLED = 21
     CONFLICT = 22
     """A metadata transaction met contention until its deadline."""
+    NAMESPACE_REMOVED = 23
+    """The namespace of these blocks has been removed: open one again."""

@@ -79,6 +79,10 @@ class Routing(msgspec.Struct, frozen=True):
     replicas: int
     meta_servers: tuple[str, ...] = ()
     """Addresses of the metadata servers, host:port."""
+    namespace_last: int = 0
+    """The highest namespace id that was given when this map was made."""
+    namespaces: tuple[int, ...] = ()
+    """Ids of the namespaces that there were then. Others up to `namespace_last` have been removed."""
 
 
 class Geometry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
