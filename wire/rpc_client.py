@@ -6,6 +6,7 @@ every request under way is told `ConnectionFailed`, once: whether it was carried
 
 import asyncio
 import contextlib
+import os
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -247,7 +248,9 @@ async def _connect(address: Address, timeout_s: float) -> socket.socket:
     except TimeoutError:
         raise ConnectionFailed(f"{address} did not accept a connection within {timeout_s:.3g} s") from None
     except (OSError, ValueError, OverflowError) as error:
-        raise ConnectionFailed(f"cannot connect to {address}: {getattr(error, 'strerror', None) or error}") from error
+        number = getattr(error, "errno", None) or 0
+        why = os.strerror(number) if number > 0 else getattr(error, "strerror", None) or error
+        raise ConnectionFailed(f"cannot connect to {address}: {why}") from error
 
 
 async def _connect_to(loop: asyncio.AbstractEventLoop, family: int, place: Any) -> socket.socket:
