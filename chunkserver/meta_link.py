@@ -26,7 +26,7 @@ from esker.wire.messages import (
 )
 from esker.wire.meta_client import MetaClient
 from esker.wire.status import Status
-from esker.wire.types import Worker
+from esker.wire.types import Routing, Worker
 
 log = get_logger("chunkserver.meta")
 
@@ -66,7 +66,7 @@ class MetaLink:
         """Makes `own` known. Raises `EskerError` when no metadata server takes it within `timeout_s`."""
         self._own = own
         reply = await self._meta.call(Method.JOIN, Join(own), JoinReply, timeout_s=timeout_s)
-        self._view.take(reply.routing)
+        self._take(reply.routing)
         self._joined = True
 
     async def run(self) -> None:
@@ -115,7 +115,11 @@ class MetaLink:
         )
         reply = await self._meta.call(Method.HEARTBEAT, beat, HeartbeatReply, timeout_s=CALL_TIMEOUT_S)
         if reply.routing is not None:
-            self._view.take(reply.routing)
+            self._take(reply.routing)
+
+    def _take(self, routing: Routing) -> None:
+        self._view.take(routing)
+        self._reports_meta.learn(routing.meta_servers)
 
     def report(self, entry: CatalogEntry) -> None:
         """Has the catalog told, soon."""

@@ -114,4 +114,5 @@ class Registry:
         except NotManager:
             return
         for server in silent:
+            self._seen.pop(server.address)  # If it comes back, perhaps with the same record, it is alive.
             log.warning("a metadata server is gone", address=server.address)
