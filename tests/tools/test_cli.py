@@ -173,7 +173,7 @@ def running() -> Iterator[list[Running]]:
 def test_dev_says_where_everything_is_and_stops_cleanly(
     tmp_path: Path, running: list[Running], number: signal.Signals, trace: Path
 ) -> None:
-    dev = Running("dev", tmp_path / "dev", "--drives", "2", "--capacity", "64m", "--json")
+    dev = Running("dev", tmp_path / "dev", "--drives", "2", "--capacity", "64m", "--port", "0", "--json")
     running.append(dev)
     info = json.loads(dev.line())
     assert [process["role"] for process in info["processes"]] == ["meta", "chunkserver", "worker", "worker"]
@@ -189,7 +189,7 @@ def test_dev_says_where_everything_is_and_stops_cleanly(
 
 
 def test_no_process_outlives_a_killed_dev(tmp_path: Path, running: list[Running]) -> None:
-    dev = Running("dev", tmp_path / "dev", "--drives", "2", "--capacity", "64m", "--json")
+    dev = Running("dev", tmp_path / "dev", "--drives", "2", "--capacity", "64m", "--port", "0", "--json")
     running.append(dev)
     pids = [process["pid"] for process in json.loads(dev.line())["processes"]]
     # A descriptor of a process becomes readable when it has ended.

@@ -17,7 +17,7 @@ VALUES = [bytes([number]) * 8192 for number in range(40)]
 
 
 def cluster_at(path: Path | None, drives: int | None = 2) -> DevCluster:
-    return DevCluster(path, drives=drives, replicas=drives and 2, capacity_bytes=64 * MIB)
+    return DevCluster(path, drives=drives, replicas=drives and 2, capacity_bytes=64 * MIB, port=0)
 
 
 async def client_of(cluster: DevCluster) -> KVCacheClient:

@@ -6,13 +6,14 @@ import shutil
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
-from itertools import cycle
+from itertools import count, cycle
 from pathlib import Path
 from random import Random
 from typing import cast
 
 import msgspec
 import pytest
+import pytest_asyncio
 
 from esker.kvclient import Geometry, KVCacheClient, PutResult, Slot, Status
 from esker.tools.dev_cluster import DevCluster
@@ -30,21 +31,34 @@ MIB = 1 << 20
 REQUESTS = list(generate_trace(replace(CONVERSATION, requests=60), 1))
 STATS = trace_stats(REQUESTS)
 ANYWHERE = Path("unused")
+NUMBERS = count()
+ON_THE_CLUSTER = pytest.mark.asyncio(loop_scope="module")
+"""Tests on the module's cluster run on its loop."""
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def cluster() -> AsyncIterator[DevCluster]:
+    async with DevCluster(drives=2, replicas=1, capacity_bytes=512 * MIB) as started:
+        yield started
 
 
 @pytest.fixture
-async def cluster() -> AsyncIterator[DevCluster]:
+async def fragile() -> AsyncIterator[DevCluster]:
+    """A cluster of the test's own, to be hurt: the more a worker died, the later it is started again."""
     async with DevCluster(drives=2, replicas=1, capacity_bytes=256 * MIB) as started:
         yield started
 
 
 def options(**changes: object) -> ReplayOptions:
-    return replace(ReplayOptions(trace=ANYWHERE), **changes)  # type: ignore[arg-type]
+    """Options with a namespace that nobody else uses, unless told."""
+    fresh = ReplayOptions(trace=ANYWHERE, namespace=f"test-{next(NUMBERS)}")
+    return replace(fresh, **changes)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("block_bytes", "transport"), [(4096, "local"), (4096, "tcp"), (1000, "auto"), (65536, "auto")]
 )
+@ON_THE_CLUSTER
 async def test_one_client_counts_the_traces_own_hits(cluster: DevCluster, block_bytes: int, transport: str) -> None:
     found = await replay(options(block_bytes=block_bytes, transport=transport), REQUESTS, cluster.address)
     assert (found.requests, found.blocks) == (STATS.requests, STATS.blocks)
@@ -57,22 +71,27 @@ async def test_one_client_counts_the_traces_own_hits(cluster: DevCluster, block_
     assert found.exit_code() is ExitCode.FINE
 
 
+@ON_THE_CLUSTER
 async def test_a_second_replay_finds_every_block(cluster: DevCluster) -> None:
-    await replay(options(), REQUESTS, cluster.address)
-    again = await replay(options(), REQUESTS, cluster.address)
+    same = options()
+    await replay(same, REQUESTS, cluster.address)
+    again = await replay(same, REQUESTS, cluster.address)
     assert (again.hit_blocks, again.put_blocks) == (STATS.blocks, 0)
 
 
+@ON_THE_CLUSTER
 async def test_clients_share_the_work(cluster: DevCluster) -> None:
-    found = await replay(options(clients=4), REQUESTS, cluster.address)
+    shared = options(clients=4)
+    found = await replay(shared, REQUESTS, cluster.address)
     assert (found.requests, found.blocks, found.wrong_blocks) == (STATS.requests, STATS.blocks, 0)
     # Clients that race on a block are both told that it is stored.
     assert found.put_blocks >= STATS.unique_blocks
-    assert (await replay(options(), REQUESTS, cluster.address)).hit_blocks == STATS.blocks
+    assert (await replay(replace(shared, clients=1), REQUESTS, cluster.address)).hit_blocks == STATS.blocks
     assert found.hit_blocks <= STATS.hit_blocks
     assert found.exit_code() is ExitCode.FINE
 
 
+@ON_THE_CLUSTER
 async def test_requests_longer_than_a_window_are_read_and_written_whole(
     cluster: DevCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -81,34 +100,37 @@ async def test_requests_longer_than_a_window_are_read_and_written_whole(
     assert (found.hit_blocks, found.put_blocks) == (STATS.hit_blocks, STATS.unique_blocks)
 
 
+@ON_THE_CLUSTER
 async def test_wrong_bytes_are_found_and_end_the_hits(cluster: DevCluster) -> None:
+    same = options(namespace=None)
     request = TraceRequest(timestamp=0, input_length=5, hash_ids=(1, 2, 3, 4))
-    await replay(options(), [request], cluster.address)
+    await replay(same, [request], cluster.address)
     keys = block_keys((2,))
     async with await KVCacheClient.connect(
         cluster.address, "esker-replay/4096", Geometry(block_bytes_max=4096)
     ) as client:
         assert await client.remove(keys) == [Status.OK]
         assert (await client.put(keys, [bytes(4096)]))[0].status is Status.OK
-    found = await replay(options(), [request], cluster.address)
+    found = await replay(same, [request], cluster.address)
     assert (found.hit_blocks, found.wrong_blocks) == (1, 1)
     assert found.exit_code() is ExitCode.WRONG_BYTES
 
 
-async def test_a_dead_worker_is_reported_and_after_its_restart_all_goes_on(cluster: DevCluster) -> None:
-    await replay(options(), REQUESTS[:20], cluster.address)
-    supervisor = cluster.processes()[1].pid
+async def test_a_dead_worker_is_reported_and_after_its_restart_all_goes_on(fragile: DevCluster) -> None:
+    same = options()
+    await replay(same, REQUESTS[:20], fragile.address)
+    supervisor = fragile.processes()[1].pid
     os.kill(supervisor, signal.SIGSTOP)
     try:
-        pid = cluster.kill_worker(0)
-        found = await replay(options(), REQUESTS, cluster.address)
+        pid = fragile.kill_worker(0)
+        found = await replay(same, REQUESTS, fragile.address)
     finally:
         os.kill(supervisor, signal.SIGCONT)
     assert (found.requests, found.wrong_blocks) == (STATS.requests, 0)
     assert found.unavailable > 0
     assert found.exit_code() is ExitCode.DEGRADED
-    await cluster.restarted(pid)
-    again = await replay(options(), REQUESTS, cluster.address)
+    await fragile.restarted(pid)
+    again = await replay(same, REQUESTS, fragile.address)
     assert again.exit_code() is ExitCode.FINE
     assert again.put_blocks == STATS.unique_blocks - found.put_blocks - trace_stats(REQUESTS[:20]).unique_blocks
 
@@ -161,19 +183,23 @@ class Killer:
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-async def test_kills_in_the_midst_of_a_replay_lose_and_tear_nothing(cluster: DevCluster, seed: int) -> None:
-    killer = Killer(cluster, seed)
+async def test_kills_in_the_midst_of_a_replay_lose_and_tear_nothing(fragile: DevCluster, seed: int) -> None:
+    killer = Killer(fragile, seed)
     hash_ids = sorted({hash_id for request in REQUESTS for hash_id in request.hash_ids})
     contents = BlockContents(4096)
     geometry = Geometry(block_bytes_max=4096)
-    async with await KVCacheClient.connect(cluster.address, "kills", geometry, pool_bytes=1024 * 4096) as client:
+    async with await KVCacheClient.connect(
+        fragile.address, f"kills-{seed}", geometry, pool_bytes=1024 * 4096
+    ) as client:
         recorder = Recorder(client, killer.on_put)
         replayer = Replayer([cast(KVCacheClient, recorder)], contents, 64, speed=None, progress=lambda tally: None)
         await replayer.run(iter(REQUESTS))
         assert replayer.tally.wrong_blocks == 0
         assert killer.kills >= 5
         await killer.recovered()
-    async with await KVCacheClient.connect(cluster.address, "kills", geometry, pool_bytes=1024 * 4096) as client:
+    async with await KVCacheClient.connect(
+        fragile.address, f"kills-{seed}", geometry, pool_bytes=1024 * 4096
+    ) as client:
         keys = block_keys(hash_ids)
         slots = client.pool.acquire(len(keys))
         results = await client.get(keys, slots)
@@ -188,6 +214,7 @@ async def test_kills_in_the_midst_of_a_replay_lose_and_tear_nothing(cluster: Dev
         assert len(there) == sum(result.status is Status.OK for result in results), "none is torn or wrong"
 
 
+@ON_THE_CLUSTER
 async def test_a_namespace_of_another_geometry_is_refused_with_both(cluster: DevCluster) -> None:
     await replay(options(namespace="mine"), REQUESTS[:1], cluster.address)
     with pytest.raises(UserError, match=r"(?s)mine.*4096.*8192"):
@@ -203,6 +230,7 @@ async def test_full_drives_drop_blocks_and_the_replay_goes_on() -> None:
     assert found.exit_code() is ExitCode.DEGRADED
 
 
+@ON_THE_CLUSTER
 async def test_pace_follows_the_trace(cluster: DevCluster) -> None:
     requests = [TraceRequest(timestamp=at, input_length=1, hash_ids=(at + 1,)) for at in (0, 100, 300)]
     found = await replay(options(speed=2.0), requests, cluster.address)
