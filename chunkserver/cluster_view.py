@@ -70,7 +70,10 @@ class ClusterView:
 
     def _adopt(self, routing: Routing) -> None:
         self.routing = routing
-        self._workers = {worker.drive_id: worker for worker in routing.workers}
+        before, self._workers = self._workers, {worker.drive_id: worker for worker in routing.workers}
+        for drive_id, link in self._links.items():
+            if self._workers.get(drive_id) != before.get(drive_id):
+                link.try_at_once()
         own_id = self._own.drive_id
         for chain in routing.chains:
             if all(replica.drive_id != own_id for replica in chain.replicas):

@@ -93,6 +93,11 @@ class Link:
             self._connection = None
         return self._connection
 
+    def try_at_once(self) -> None:
+        """The successor has a new life, or another address: earlier failures say nothing of it."""
+        self._retry_at = 0.0
+        self._backoff_s = BACKOFF_MIN_S
+
     def send(self, item: Item) -> None:
         """Queues an operation; what one turn of the loop queues goes out together."""
         self._queue.append(item)

@@ -14,7 +14,7 @@ from esker.wire.messages import Method
 from esker.wire.status import Status
 
 from ..waiting import until
-from .drives import HEAD, TAIL, ServedDrive, served
+from .drives import HEAD, TAIL, ServedDrive, routing_of, served
 from .raw_client import SPACE, RawClient, content, create_body, object_of
 
 Pair = tuple[ServedDrive, ServedDrive]
@@ -229,3 +229,16 @@ async def test_a_dead_successor_is_not_asked_again_and_again(pair: Pair, clients
     for number in range(50):
         assert (await clients[0].create({number: b"x"}))[number] is Status.UNAVAILABLE
     assert 1 <= len(dialled) < 25, "attempts are spaced"
+
+
+async def test_a_successor_with_a_new_life_is_tried_at_once(pair: Pair, clients: Clients) -> None:
+    await pair[1].silence()
+    for number in range(5):
+        assert (await clients[0].create({number: b"x"}))[number] is Status.UNAVAILABLE
+    link = pair[0].view.link("d1")
+    link._retry_at += 3600.0
+    pair[1].port = 0
+    await pair[1].listen()
+    for drive in pair:
+        drive.view.take(routing_of(pair, 2))
+    assert (await clients[0].create({9: content(9)}, chain_version=2))[9] is Status.OK
