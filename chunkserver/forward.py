@@ -275,7 +275,7 @@ def _batches(queue: list[Item]) -> list[list[Item]]:
     batches: list[list[Item]] = []
     size = 0
     for item in queue:
-        length = item.extent[4]
+        length = 0 if item.method is Method.REMOVE else item.extent[4]
         assert isinstance(length, int)
         last = batches[-1] if batches else None
         same = last is not None and (last[0].method, last[0].space, last[0].slot_bytes) == (

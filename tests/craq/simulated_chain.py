@@ -185,6 +185,8 @@ class Node:
 
         def removed() -> craq.Event:
             operation.removes = False
+            if self.full and self._random.random() < 0.2:
+                return craq.Removed(effect.op, failed=True, no_space=True)
             stored = self.store.get(operation.event.chunk)
             if stored is not None and stored.version == effect.version:
                 del self.store[operation.event.chunk]
