@@ -52,7 +52,8 @@ class Heartbeats:
         seen = self._seen.get(worker.drive_id)
         if seen is None or seen.heartbeat.incarnation != worker.incarnation:
             return WorkerStatus(worker, -1.0, 0, chains)
-        return WorkerStatus(worker, max(0.0, now_s - seen.at_s), seen.heartbeat.used_bytes, chains)
+        beat = seen.heartbeat
+        return WorkerStatus(worker, max(0.0, now_s - seen.at_s), beat.used_bytes, chains, beat.catalog)
 
 
 def cluster_note(routing: Routing) -> str:
@@ -78,6 +79,17 @@ def _notes(routing: Routing) -> Iterable[str]:
     idle = [worker.drive_id for worker in routing.workers if worker.drive_id not in held]
     if idle:
         yield f"{len(idle)} drives joined after the chains were made and hold none: {', '.join(idle)}"
+
+
+def catalog_note(workers: Iterable[WorkerStatus]) -> str:
+    """What an operator should know of the catalog; empty if nothing."""
+    due = [status.worker.drive_id for status in workers if status.catalog.check_due]
+    if not due:
+        return ""
+    return (
+        f"the catalog may have missed blocks of {len(due)} drives ({', '.join(due)}): "
+        "run esker admin catalog check --repair"
+    )
 
 
 def missing_drives(routing: Routing) -> str:

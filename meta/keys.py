@@ -13,11 +13,13 @@
     10 namespace id u32                          namespace                      (types.Namespace)
     11 name                                      namespace id                   u32 little-endian
     12                                           last namespace id              u32 little-endian
-    20 namespace id u32, object 16 bytes         block of the catalog           (records.StoredBlock)
+    13 namespace id u32                          removal under way              (records.StoredRemoval)
+    20 namespace id u32, object 16 bytes         block of the catalog           (catalog_record.StoredBlock)
     21 namespace id u32, figure u8, shard u8     catalog counter (1 blocks, 2 bytes)   i64 little-endian, by atomic adds
+    22 drive id                                  last report taken of the drive (life u64, number u64, big-endian)
 
 Numbers in the key column are the first byte, in hexadecimal. Structs are encoded by `records.pack`. The slot table has
-128 KiB and a value at most 100 kB: hence two halves. Free for later tables: 0a-0f membership, 13-1f tenants and
+128 KiB and a value at most 100 kB: hence two halves. Free for later tables: 0a-0f membership, 14-1f tenants and
 tokens, 30-3f files. Nothing else in `meta/` may build a key.
 """
 
@@ -36,8 +38,10 @@ MANAGER_BEATS = b"\x09"
 _NAMESPACE = b"\x10"
 _NAMESPACE_NAME = b"\x11"
 NAMESPACE_LAST = b"\x12"
+_REMOVAL = b"\x13"
 _BLOCK = b"\x20"
 _COUNTER = b"\x21"
+_REPORT = b"\x22"
 
 BLOCKS = 1
 BYTES = 2
@@ -105,9 +109,24 @@ def namespaces() -> KeyRange:
     return _whole(_NAMESPACE)
 
 
+def namespace_id(key: bytes) -> int:
+    """The id in the key of a namespace or of a removal."""
+    return int(_U32.unpack_from(key, 1)[0])
+
+
 def namespace_name(name: str) -> bytes:
     """The id of the namespace of that name."""
     return _NAMESPACE_NAME + name.encode()
+
+
+def removal(namespace_id: int) -> bytes:
+    """The removal of a namespace."""
+    return _REMOVAL + _U32.pack(namespace_id)
+
+
+def removals() -> KeyRange:
+    """All removals under way, by namespace id."""
+    return _whole(_REMOVAL)
 
 
 def block(namespace_id: int, object_id: bytes) -> bytes:
@@ -122,6 +141,11 @@ def blocks(namespace_id: int, after: bytes = b"") -> KeyRange:
     return begin, _BLOCK + _U32.pack(namespace_id + 1) if namespace_id < 0xFFFFFFFF else b"\x21"
 
 
+def all_blocks() -> KeyRange:
+    """The blocks of all namespaces."""
+    return _whole(_BLOCK)
+
+
 def counter(namespace_id: int, figure: int, shard: int) -> bytes:
     """One shard of a catalog counter."""
     return _COUNTER + _U32.pack(namespace_id) + bytes([figure, shard])
@@ -132,9 +156,30 @@ def counters() -> KeyRange:
     return _whole(_COUNTER)
 
 
+def counters_of(namespace_id: int) -> KeyRange:
+    """The catalog counters of one namespace."""
+    prefix = _COUNTER + _U32.pack(namespace_id)
+    return prefix, prefix + b"\xff"
+
+
+def report(drive_id: str) -> bytes:
+    """The last report that was taken of a drive."""
+    return _REPORT + drive_id.encode()
+
+
+def reports() -> KeyRange:
+    """The last reports of all drives."""
+    return _whole(_REPORT)
+
+
 def split_counter(key: bytes) -> tuple[int, int]:
     """(namespace id, figure) of a counter's key."""
     return _U32.unpack_from(key, 1)[0], key[5]
+
+
+def counter_shard(object_id: bytes) -> int:
+    """The shard of the counters that counts a block."""
+    return object_id[0] % COUNTER_SHARDS
 
 
 def block_object(key: bytes) -> bytes:

@@ -8,6 +8,8 @@ from collections.abc import Callable
 
 import msgspec
 
+from esker.meta.admin_drives import TcpDrives
+from esker.meta.admin_removal import RemovalJob
 from esker.meta.cluster import check_sizes, found_cluster
 from esker.meta.manager_link import TcpManagerLink
 from esker.meta.presence import Presence
@@ -87,14 +89,17 @@ async def _serve_cluster(
     presence = Presence(store, incarnation, clock=boot_clock)
     link = TcpManagerLink(cluster_id)
     service = MetaService(store, presence, link, probe=answers, clock=boot_clock)
+    removals = RemovalJob(store, presence.manager, presence.routing, TcpDrives(cluster_id))
     server = RpcServer(service.handlers(), Identity(cluster_id, "", incarnation))
     try:
         port = await server.listen_tcp(config.host, config.port)
         await presence.start(reached_at and f"{reached_at}:{port}")
+        removals.start()
         log.info("serving metadata", address=f"{config.host}:{port}", cluster=cluster_id, store=store.engine)
         ready(ServerAddress(config.host, port, cluster_id))
         await stop.wait()
     finally:
+        await removals.aclose()
         await presence.aclose()
         await server.aclose()
         await link.aclose()

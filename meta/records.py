@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from esker.meta.store.errors import StoreFailed, printable
+from esker.wire.types import Namespace
 
 FORMAT = 1
 _FORMAT_BYTE = bytes([FORMAT])
@@ -43,13 +44,20 @@ class ManagerTerm(msgspec.Struct, frozen=True):
     address: str
 
 
-class StoredBlock(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A block of the catalog; namespace and object are in its key."""
+class StoredRemoval(msgspec.Struct, frozen=True):
+    """A namespace that is being removed: no client finds it any more, its chunks and catalog entries go one by one."""
 
-    key: bytes
-    block_bytes: int
-    chunk_count: int
-    created_ms: int
+    namespace: Namespace
+    started_ms: int
+    routing_version: int
+    """From this version of the cluster map on, workers refuse the namespace."""
+    chains_done: tuple[int, ...] = ()
+    """Chains that hold none of its chunks any more."""
+    chains: int = 0
+    """How many there are."""
+    chunks_removed: int = 0
+    waiting_for: str = ""
+    """Why it does not go on at the moment."""
 
 
 def pack(value: msgspec.Struct) -> bytes:

@@ -54,13 +54,15 @@ async def read_routing(transaction: Transaction) -> Routing:
     servers = await read_all(transaction, keys.meta_servers(), MetaServer)
     return Routing(
         cluster_id=cluster.cluster_id,
-        version=await _read_version(transaction),
+        version=await read_version(transaction),
         workers=tuple(await read_all(transaction, keys.drives(), Worker)),
         chains=tuple(await read_all(transaction, keys.chains(), Chain)),
         tables=tuple(await read_all(transaction, keys.tables(), ChainTable)),
         drives_expected=cluster.drives_expected,
         replicas=cluster.replicas,
         meta_servers=tuple(server.address for server in servers),
+        namespace_last=int.from_bytes(await transaction.get(keys.NAMESPACE_LAST) or b"", "little"),
+        namespaces=tuple(keys.namespace_id(key) for key, _ in await transaction.get_range(*keys.namespaces())),
     )
 
 
@@ -120,7 +122,7 @@ class RoutingCache:
 
     async def _read(self, transaction: Transaction) -> Routing:
         kept = self._kept
-        if kept is not None and await _read_version(transaction) == kept.version:
+        if kept is not None and await read_version(transaction) == kept.version:
             return kept
         return await read_routing(transaction)
 
@@ -129,5 +131,6 @@ class RoutingCache:
         return routing, await transaction.watch(keys.ROUTING_VERSION)
 
 
-async def _read_version(transaction: Transaction) -> int:
+async def read_version(transaction: Transaction) -> int:
+    """The routing's version, as this transaction sees it."""
     return int.from_bytes(await transaction.get(keys.ROUTING_VERSION) or b"", "little")

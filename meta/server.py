@@ -12,10 +12,11 @@ from typing import TypeVar
 
 import msgspec
 
+from esker.meta.admin import AdminService
 from esker.meta.catalog import Catalog
 from esker.meta.chain_setup import ChainSetup
 from esker.meta.cluster import Probe, join
-from esker.meta.heartbeats import Heartbeats, cluster_note
+from esker.meta.heartbeats import Heartbeats, catalog_note, cluster_note
 from esker.meta.manager import read_manager
 from esker.meta.manager_link import ManagerLink
 from esker.meta.namespaces import list_namespaces, open_namespace
@@ -24,6 +25,7 @@ from esker.meta.store.base import Store
 from esker.meta.store.errors import RetriesExhausted, StoreError
 from esker.runtime.counters import Counters
 from esker.runtime.logging import get_logger
+from esker.wire.admin_messages import CatalogGet, MetaChange, MetaPage, NamespaceFiguresGet, NamespaceRemove
 from esker.wire.errors import ConnectionFailed, DeadlineExceeded, RequestFailed
 from esker.wire.limits import HEARTBEAT_INTERVAL_S
 from esker.wire.messages import (
@@ -83,6 +85,7 @@ class MetaService:
         self._chain_setup = ChainSetup(store)
         self._heartbeats = Heartbeats()
         self._catalog = Catalog(store)
+        self._admin = AdminService(store, self._catalog)
         self._counters = Counters()
 
     def handlers(self) -> dict[Method, Handler]:
@@ -97,6 +100,12 @@ class MetaService:
             Method.CATALOG_LIST: self._unary(CatalogList, self.catalog_list),
             Method.CLUSTER_STATUS: self._unary(ClusterStatus, self.cluster_status),
             Method.STATS: self._unary(Empty, self.stats),
+            Method.CATALOG_GET: self._unary(CatalogGet, self._admin.catalog_get),
+            Method.NAMESPACE_FIGURES: self._unary(NamespaceFiguresGet, self._admin.namespace_figures),
+            Method.NAMESPACE_REMOVE: self._unary(NamespaceRemove, self._admin.namespace_remove),
+            Method.META_PAGE: self._unary(MetaPage, self._admin.meta_page),
+            Method.META_SNAPSHOT: self._admin.snapshot_handler(),
+            Method.META_CHANGE: self._unary(MetaChange, self._admin.meta_change),
         }
 
     async def join(self, request: Join) -> JoinReply:
@@ -144,8 +153,10 @@ class MetaService:
 
     async def catalog_report(self, request: CatalogReport) -> Empty:
         """See `Catalog.report`."""
-        await self._catalog.report(request.entries)
+        passed_over = await self._catalog.report(request)
         self._counters.add("catalog_entries", len(request.entries))
+        if passed_over:
+            self._counters.add("catalog_entries_of_no_namespace", passed_over)
         return Empty()
 
     async def catalog_list(self, request: CatalogList) -> CatalogListReply:
@@ -164,9 +175,8 @@ class MetaService:
         workers = self._heartbeats.statuses(routing, self._clock())
         recorded = await read_manager(self._store)
         engine = f"{self._store.engine} {await self._store.version()}".strip()
-        return ClusterStatusReply(
-            routing, workers, blocks, cluster_note(routing), recorded.address, recorded.term, engine
-        )
+        note = "; ".join(filter(None, (cluster_note(routing), catalog_note(workers))))
+        return ClusterStatusReply(routing, workers, blocks, note, recorded.address, recorded.term, engine)
 
     async def stats(self, request: Empty) -> StatsReply:
         """Counters since the start, and the catalog's totals."""

@@ -80,9 +80,11 @@ class Routing(msgspec.Struct, frozen=True):
     meta_servers: tuple[str, ...] = ()
     """Addresses of the metadata servers, host:port."""
     namespace_last: int = 0
-    """The highest namespace id that was given when this map was made."""
+    """The highest namespace id that was given when this map was read; a new one makes no new version."""
     namespaces: tuple[int, ...] = ()
-    """Ids of the namespaces that there were then. Others up to `namespace_last` have been removed."""
+    """Ids of the namespaces that there were then. Others up to `namespace_last` have been removed, each with a new
+    version of the map.
+    """
 
 
 class Geometry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -109,9 +109,9 @@ async def test_a_cluster_comes_up_and_outlives_a_restart(start: Started) -> None
     async with start() as (again, connection):
         assert again.cluster_id == address.cluster_id
         routing = await connection.call(Method.ROUTING, GetRouting(0), RoutingReply, timeout_s=10)
-        assert msgspec.structs.replace(routing.routing, version=0, meta_servers=()) == msgspec.structs.replace(
-            second.routing, version=0, meta_servers=()
-        )
+        changes = {"version": 0, "meta_servers": (), "namespace_last": 0, "namespaces": ()}
+        assert msgspec.structs.replace(routing.routing, **changes) == msgspec.structs.replace(second.routing, **changes)
+        assert (routing.routing.namespace_last, routing.routing.namespaces) == (1, (1,))
         assert second.routing.meta_servers == (f"127.0.0.1:{address.port}",)
         assert routing.routing.meta_servers == (f"127.0.0.1:{again.port}",)
         known = GetRouting(routing.routing.version)

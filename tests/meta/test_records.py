@@ -2,13 +2,12 @@
 
 import pytest
 
-from esker.meta.records import ClusterRecord, StoredBlock, pack, unpack
+from esker.meta.records import ClusterRecord, pack, unpack
 from esker.meta.store.errors import StoreFailed
 from esker.wire.types import Chain, Replica
 
 
 def test_golden_bytes() -> None:
-    assert pack(StoredBlock(b"key", 655360, 1, 5)) == bytes.fromhex("01 94 c403 6b6579 ce000a0000 01 05")
     assert pack(ClusterRecord("c", 4, 2, 1)) == (
         b"\x01\x84\xaacluster_id\xa1c\xafdrives_expected\x04\xa8replicas\x02\xaacreated_ms\x01"
     )

@@ -1,0 +1,135 @@
+"""Namespaces as an operator sees them: their figures, and the begin of a removal.
+
+A removal begins in one transaction: the name is free from then on, the cluster map no longer has the namespace (so that
+workers refuse it), no report of its blocks is taken any more, and a record of the removal stands in its place, by which
+`admin_removal.py` does the rest, on whichever server is the manager. Ids of namespaces are never given twice.
+"""
+
+from esker.meta import keys
+from esker.meta.catalog import Totals, read_totals
+from esker.meta.namespaces import check_name
+from esker.meta.records import StoredRemoval, pack, unpack
+from esker.meta.routing import bump_version, read_all, read_version
+from esker.meta.store.base import Store, Transaction, after_key, after_prefix
+from esker.wire.admin_messages import (
+    NamespaceFigures,
+    NamespaceFiguresGet,
+    NamespaceFiguresReply,
+    NamespaceRemoval,
+    NamespaceRemove,
+    NamespaceRemoveReply,
+)
+from esker.wire.errors import RequestFailed
+from esker.wire.status import Status
+from esker.wire.types import Namespace
+
+FIGURES_LIMIT_MAX = 1000
+REMOVE_LIMIT_MAX = 100
+
+
+async def namespace_figures(store: Store, request: NamespaceFiguresGet) -> NamespaceFiguresReply:
+    """A page of namespaces by id, with what the catalog has of them and how far removals are.
+
+    Raises `RequestFailed` (BAD_REQUEST).
+    """
+    if not 1 <= request.limit <= FIGURES_LIMIT_MAX or not 0 <= request.after_id <= 0xFFFFFFFF:
+        raise RequestFailed(Status.BAD_REQUEST, f"malformed page; allowed: limit 1 to {FIGURES_LIMIT_MAX}")
+
+    async def body(transaction: Transaction) -> NamespaceFiguresReply:
+        namespaces = await _page(transaction, keys.namespaces(), keys.namespace(request.after_id), request)
+        removals = await _page(transaction, keys.removals(), keys.removal(request.after_id), request)
+        totals = await read_totals(transaction)
+        found = [_figures(unpack(Namespace, key, stored), totals, None) for key, stored in namespaces]
+        for key, stored in removals:
+            removal = unpack(StoredRemoval, key, stored)
+            found.append(_figures(removal.namespace, totals, removal))
+        found.sort(key=lambda figures: figures.namespace.namespace_id)
+        named = [figures for figures in found if request.name in ("", figures.namespace.name)]
+        return NamespaceFiguresReply(tuple(named[: request.limit]))
+
+    return await store.run(body, what="reading the namespaces' figures")
+
+
+async def _page(
+    transaction: Transaction, key_range: keys.KeyRange, after: bytes, request: NamespaceFiguresGet
+) -> list[tuple[bytes, bytes]]:
+    _, end = key_range
+    limit = 0 if request.name else request.limit
+    return await transaction.get_range(after_key(after), end, limit=limit, snapshot=True)
+
+
+def _figures(namespace: Namespace, totals: Totals, removal: StoredRemoval | None) -> NamespaceFigures:
+    blocks, block_bytes = totals.get(namespace.namespace_id, (0, 0))
+    if removal is None:
+        return NamespaceFigures(namespace, blocks, block_bytes, None)
+    progress = NamespaceRemoval(
+        removal.started_ms, len(removal.chains_done), removal.chains, removal.chunks_removed, removal.waiting_for
+    )
+    return NamespaceFigures(namespace, blocks, block_bytes, progress)
+
+
+async def begin_removal(store: Store, request: NamespaceRemove, now_ms: int) -> NamespaceRemoveReply:
+    """Begin to remove the namespaces that the request names. Raises `RequestFailed`: BAD_REQUEST, NOT_FOUND (by name
+    only; a prefix may fit none).
+    """
+    if bool(request.name) == bool(request.prefix) or not 1 <= request.limit <= REMOVE_LIMIT_MAX:
+        raise RequestFailed(Status.BAD_REQUEST, "give one of name and prefix, and a limit of 1 to 100")
+    check_name(request.name or request.prefix)
+
+    async def body(transaction: Transaction) -> NamespaceRemoveReply:
+        # An attempt before this one may have been committed without an answer.
+        before = [
+            removal.namespace
+            for removal in await read_all(transaction, keys.removals(), StoredRemoval)
+            if removal.started_ms == now_ms and _fits(removal.namespace.name, request)
+        ]
+        names = await _named(transaction, request)
+        if request.name and not names and not before:
+            raise RequestFailed(Status.NOT_FOUND, f"there is no namespace {request.name!r}")
+        return NamespaceRemoveReply((*before, *[await _begin(transaction, name, now_ms) for name in names]))
+
+    what = f"removal of namespace {request.name}" if request.name else f"removal of namespaces {request.prefix}*"
+    return await store.run(body, what=what)
+
+
+def _fits(name: str, request: NamespaceRemove) -> bool:
+    return name == request.name if request.name else name.startswith(request.prefix)
+
+
+async def _named(transaction: Transaction, request: NamespaceRemove) -> list[bytes]:
+    """Keys of the namespaces' names."""
+    if request.name:
+        key = keys.namespace_name(request.name)
+        return [] if await transaction.get(key) is None else [key]
+    prefix = keys.namespace_name(request.prefix)
+    rows = await transaction.get_range(prefix, after_prefix(prefix), limit=request.limit)
+    return [key for key, _ in rows]
+
+
+async def _begin(transaction: Transaction, name_key: bytes, now_ms: int) -> Namespace:
+    stored_id = await transaction.get(name_key)
+    assert stored_id is not None, "the name was read in this transaction"
+    namespace_id = int.from_bytes(stored_id, "little")
+    key = keys.namespace(namespace_id)
+    stored = await transaction.get(key)
+    if stored is None:
+        raise RequestFailed(
+            Status.CONFLICT, f"namespace {namespace_id} has a name but no record; run esker admin meta check --repair"
+        )
+    namespace = unpack(Namespace, key, stored)
+    bump_version(transaction)
+    # Read after the write: the version in which the namespace is gone.
+    removal = StoredRemoval(namespace, now_ms, await read_version(transaction))
+    transaction.clear(name_key)
+    transaction.clear(key)
+    transaction.set(keys.removal(namespace_id), pack(removal))
+    return namespace
+
+
+async def removals_under_way(store: Store) -> list[StoredRemoval]:
+    """All removals, the oldest namespace first."""
+
+    async def body(transaction: Transaction) -> list[StoredRemoval]:
+        return await read_all(transaction, keys.removals(), StoredRemoval)
+
+    return await store.run(body, what="reading the removals of namespaces")
