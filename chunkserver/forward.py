@@ -9,7 +9,8 @@ UNAVAILABLE at once until its next attempt is due.
 import asyncio
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from esker.chunkserver.pool import Region, WorkerPool
 from esker.runtime.logging import get_logger
@@ -42,8 +43,7 @@ CONNECT_TIMEOUT_S = 1.0
 Answered = Callable[[int, Status], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
+class Item(msgspec.Struct, frozen=True, gc=False):
     """One operation to send on. `extent` is a row of the method's column; its memory offset is filled in here."""
 
     op: int
