@@ -15,14 +15,15 @@ from esker.chunkserver.worker import EXIT_USER_ERROR
 from esker.wire import framing
 from esker.wire.codec import encode_body
 from esker.wire.errors import ConnectionFailed, RequestFailed
-from esker.wire.limits import BODY_BYTES_MAX, KIB, PAYLOAD_BYTES_MAX
+from esker.wire.limits import KIB
 from esker.wire.messages import PROTOCOL_VERSION, Hello, HelloReply, Method
-from esker.wire.rpc_client import Connection, TcpAddress
+from esker.wire.rpc_client import Connection
 from esker.wire.status import Status
 
 from ..waiting import WAIT_S, until
 from .processes import WorkerProcess, metadata, one_drive, worker, worker_config
 from .raw_client import content
+from .wrong_frames import HELLO, WRONG_FRAMES, frame, talk
 
 
 @pytest.fixture
@@ -214,43 +215,6 @@ async def test_a_superblock_that_is_not_one(tmp_path: Path) -> None:
 # Bytes that are no protocol
 
 
-def frame(method: int, body: bytes, *, request_id: int = 1) -> bytes:
-    return framing.encode(framing.Kind.REQUEST, method, request_id, body)
-
-
-HELLO = frame(Method.HELLO, encode_body(Hello((PROTOCOL_VERSION,), "", "client", "", "")))
-HEADER = framing.HEADER
-WRONG_FRAMES = {
-    "http": b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n" + b" " * 32,
-    "zeros": bytes(64),
-    "ones": b"\xff" * 64,
-    "version": HEADER.pack(framing.MAGIC, PROTOCOL_VERSION + 1, 1, Method.HELLO, 1, 0, 0, 0),
-    "kind": HEADER.pack(framing.MAGIC, PROTOCOL_VERSION, 9, Method.HELLO, 1, 0, 0, 0),
-    "reserved": HEADER.pack(framing.MAGIC, PROTOCOL_VERSION, 1, Method.HELLO, 1, 0, 1, 0),
-    "body too long": HEADER.pack(framing.MAGIC, PROTOCOL_VERSION, 1, Method.HELLO, 1, BODY_BYTES_MAX + 1, 0, 0),
-    "payload too long": HEADER.pack(framing.MAGIC, PROTOCOL_VERSION, 1, Method.READ, 1, 0, 0, PAYLOAD_BYTES_MAX + 1),
-    "no handshake": frame(Method.READ, b"\x90"),
-    "handshake of garbage": frame(Method.HELLO, b"\xc1" * 10),
-    "a reply": HELLO + framing.encode(framing.Kind.REPLY, 0, 1, b"\x90"),
-}
-
-
-async def talk(address: TcpAddress | str, sent: bytes) -> bytes:
-    """Everything the worker says before it closes the connection."""
-    async with asyncio.timeout(WAIT_S):
-        if isinstance(address, str):
-            reader, writer = await asyncio.open_unix_connection(address)
-        else:
-            reader, writer = await asyncio.open_connection(address.host, address.port)
-        writer.write(sent)
-        try:
-            return await reader.read()
-        except ConnectionResetError:
-            return b""
-        finally:
-            writer.close()
-
-
 @pytest.fixture
 async def shared_drive(tmp_path: Path) -> AsyncIterator[WorkerProcess]:
     """A worker whose log is looked at in the end."""
@@ -295,7 +259,7 @@ async def test_versions_and_clusters_are_checked_at_the_handshake(shared_drive: 
     hello = frame(Method.HELLO, encode_body(Hello((77, 78), "", "client", "", "")))
     answer = await talk(shared_drive.tcp, hello)
     assert f"this side speaks version {PROTOCOL_VERSION}".encode() in answer
-    assert HEADER.unpack_from(answer)[3] == Status.UNSUPPORTED_VERSION
+    assert framing.HEADER.unpack_from(answer)[3] == Status.UNSUPPORTED_VERSION
     with pytest.raises(RequestFailed, match="this is cluster") as caught:
         await Connection.connect(shared_drive.tcp, role="client", cluster_id="another")
     assert caught.value.status is Status.WRONG_CLUSTER
