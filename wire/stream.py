@@ -32,6 +32,7 @@ FDS_MAX = 4
 _HEADER, _BODY, _PAYLOAD = range(3)
 _SCRATCH = memoryview(bytearray(256 * 1024))
 _FDS_SPACE = socket.CMSG_SPACE(FDS_MAX * array.array("i").itemsize)
+_CLOEXEC, _TRUNCATED = int(socket.MSG_CMSG_CLOEXEC), int(socket.MSG_CTRUNC)  # the enum costs more than the call
 
 Released = Callable[[], None]
 
@@ -239,13 +240,13 @@ class FrameStream:
             if len(buffers) == 1:
                 return self._sock.recv_into(buffers[0])
             return self._sock.recvmsg_into(buffers)[0]
-        received, ancillary, flags, _ = self._sock.recvmsg_into(buffers, _FDS_SPACE, socket.MSG_CMSG_CLOEXEC)
+        received, ancillary, flags, _ = self._sock.recvmsg_into(buffers, _FDS_SPACE, _CLOEXEC)
         for level, kind, data in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 fds = array.array("i")
                 fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
                 self._fds += fds
-        if flags & socket.MSG_CTRUNC or len(self._fds) > FDS_MAX:
+        if flags & _TRUNCATED or len(self._fds) > FDS_MAX:
             self.close(ProtocolError("the peer passed too many descriptors"))
         return received
 
