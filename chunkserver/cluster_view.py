@@ -8,6 +8,7 @@ import msgspec
 from esker.chunkserver.engine.store import DriveStore
 from esker.chunkserver.forward import Answered, Link
 from esker.chunkserver.pool import WorkerPool
+from esker.chunkserver.spaces import Spaces
 from esker.craq.messages import DriveFailed, Membership
 from esker.craq.replica import ChainReplica
 from esker.runtime.logging import get_logger
@@ -33,9 +34,12 @@ class ClusterView:
         self.routing: Routing | None = None
         self.replicas: dict[int, ChainReplica] = {}
         self.offline_chains: set[int] = set()
+        self.spaces = Spaces()
         self._workers: dict[str, Worker] = {}
         self._links: dict[str, Link] = {}
-        self._first_version = self._next_epoch() << EPOCH_SHIFT
+        self.life = self._next_epoch()
+        """Of this worker: above those of its earlier ones."""
+        self._first_version = self.life << EPOCH_SHIFT
         self._failed = ""
 
     def _next_epoch(self) -> int:
@@ -70,6 +74,7 @@ class ClusterView:
 
     def _adopt(self, routing: Routing) -> None:
         self.routing = routing
+        self.spaces.take(routing)
         before, self._workers = self._workers, {worker.drive_id: worker for worker in routing.workers}
         for drive_id, link in self._links.items():
             if self._workers.get(drive_id) != before.get(drive_id):
@@ -86,6 +91,11 @@ class ClusterView:
                     self.offline_chains.add(chain.chain_id)
             elif chain.version > known.chain.version:
                 known.handle(Membership(chain))
+
+    @property
+    def routing_version(self) -> int:
+        """Of the routing; 0: there is none."""
+        return self.routing.version if self.routing is not None else 0
 
     def worker(self, drive_id: str) -> Worker | None:
         """The worker that serves a drive."""

@@ -42,6 +42,7 @@ class Operation:
         "object_id",
         "record_key",
         "region",
+        "replaces",
         "replica",
         "slot",
         "slot_bytes",
@@ -68,6 +69,13 @@ class Operation:
         self.slot_bytes = 0
         self.deadline = 0.0
         self.stored_version = 0
+        self.replaces = 0
+        """Version of what is stored here already; 0: nothing, or it is not known."""
+
+    @property
+    def for_catalog(self) -> bool:
+        """Whether the catalog follows this chunk's record on this drive: chunk 0 stands for its block, at the head."""
+        return self.index == 0 and self.replica.is_head
 
     def hand_over(self, region: Region) -> None:
         """From now on the operation's memory is `region`, whose hold it takes over."""

@@ -13,7 +13,7 @@ import errno
 import os
 import struct
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -116,13 +116,16 @@ class ReadService:
         memories: ClientMemories,
         counters: Counters,
         offline_chains: set[int],
+        check_space: Callable[[int], None] = lambda space: None,
     ) -> None:
+        """`check_space` raises `RequestFailed` for spaces that are not served."""
         self._store = store
         self._engine = engine
         self._pool = pool
         self._memories = memories
         self._counters = counters
         self._offline = offline_chains
+        self._check_space = check_space
         self._loop = asyncio.get_running_loop()
         self._jobs: deque[_Job] = deque()
         self._starved: list[_Job] = []
@@ -139,6 +142,7 @@ class ReadService:
     def lookup(self, request: Request) -> None:
         """Handles LOOKUP: one byte per key."""
         message = decode_body(Lookup, request.body)
+        self._check_space(message.space)
         count = check_rows(LOOKUP_KEY, message.keys, LOOKUP_KEYS_MAX)
         self._counters.add("lookup_keys", count)
         self._lookup_slice(request, message, 0, [])
@@ -158,6 +162,7 @@ class ReadService:
     def read(self, request: Request) -> None:
         """Handles READ."""
         message = decode_body(Read, request.body)
+        self._check_space(message.space)
         count = check_rows(READ_EXTENT, message.extents)
         if len(self._jobs) >= QUEUED_JOBS_MAX:
             raise RequestFailed(Status.BUSY, f"{len(self._jobs)} reads are queued")

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from esker.chunkserver.catalog_reports import creation, removal
 from esker.chunkserver.copies import Copies
 from esker.chunkserver.engine.errors import CorruptRecord, DriveFailed, NoSpace
 from esker.chunkserver.engine.io import IoEngine
@@ -72,6 +73,12 @@ class ReplicaRunner:
         """Operations under way."""
         return len(self._operations)
 
+    def under_way(self, space: int) -> int:
+        """Operations under way on chunks of the space; 0: of all."""
+        if not space:
+            return len(self._operations)
+        return sum(operation.space == space for operation in self._operations.values())
+
     def begin(self, batch: Batch, budget_ms: int) -> float:
         """A request's operations follow; they end within `budget_ms`. Returns their deadline (loop time)."""
         delay_s = max(0, budget_ms) / 1000
@@ -129,6 +136,7 @@ class ReplicaRunner:
         content = craq.Content(
             record.length, record.checksums, record.put_id, record.block_bytes, record.chunk_count, record.key
         )
+        op.replaces = record.version
         return craq.Found(effect.op, craq.Stored(record.version, content))
 
     def _reserve(self, replica: ChainReplica, effect: craq.Reserve) -> craq.Event:
@@ -175,19 +183,26 @@ class ReplicaRunner:
             pages=slot.pages,
             slot=slot.number,
         )
-        self._store.commit_put(op.record_key, record, slot, self._committed, (op_id, op))
+        self._store.commit_put(op.record_key, record, slot, self._committed, (op_id, op, record))
 
-    def _committed(self, token: tuple[int, Operation], status: Status) -> None:
-        op_id, op = token
+    def _committed(self, token: tuple[int, Operation, Record], status: Status) -> None:
+        op_id, op, record = token
         failed = status is not Status.OK
+        if not failed and op.for_catalog:
+            if op.replaces:
+                self._report(removal(op.record_key, op.replaces))
+            self._report(creation(op.record_key, record))
         self.dispatch(op.replica, craq.Written(op_id, failed, no_space=status is Status.NO_SPACE))
 
     def _remove_local(self, replica: ChainReplica, effect: craq.RemoveLocal) -> None:
         op = self._operations[effect.op]
-        self._store.commit_remove(op.record_key, effect.version, NO_PUT_ID, self._removed, (effect.op, op))
+        token = (effect.op, op, effect.version)
+        self._store.commit_remove(op.record_key, effect.version, NO_PUT_ID, self._removed, token)
 
-    def _removed(self, token: tuple[int, Operation], status: Status) -> None:
-        op_id, op = token
+    def _removed(self, token: tuple[int, Operation, int], status: Status) -> None:
+        op_id, op, version = token
+        if status is Status.OK and op.for_catalog:
+            self._report(removal(op.record_key, version))
         failed = status not in (Status.OK, Status.NOT_FOUND, Status.CONDITION)
         self.dispatch(op.replica, craq.Removed(op_id, failed, no_space=status is Status.NO_SPACE))
 
@@ -268,20 +283,6 @@ class ReplicaRunner:
                 content = stored.content
                 result = CREATE_RESULT.pack(op.number, status, stored.version, content.length_bytes, content.put_id)
             self.result(op.batch, result)
-        if status is Status.OK and replica.is_head and op.index == 0:
-            self._catalog(op)
-
-    def _catalog(self, op: Operation) -> None:
-        content = op.content
-        if isinstance(op.event, craq.Remove) or content is None:
-            self._report(CatalogEntry(op.space, op.object_id, b"", 0, 0, 0))
-        else:
-            now_ms = time.time_ns() // 1_000_000
-            self._report(
-                CatalogEntry(
-                    op.space, op.object_id, content.key, content.block_bytes, max(1, content.chunk_count), now_ms
-                )
-            )
 
     def result(self, batch: Batch, result: bytes) -> None:
         """One extent of the batch is over; results that come together leave together."""

@@ -12,6 +12,7 @@ import uuid
 
 import msgspec
 
+from esker.chunkserver.catalog_reports import CatalogReports
 from esker.chunkserver.cluster_view import ClusterView
 from esker.chunkserver.config import WorkerConfig
 from esker.chunkserver.engine.errors import DriveOwned
@@ -22,6 +23,7 @@ from esker.chunkserver.meta_link import MetaLink
 from esker.chunkserver.pool import WorkerPool
 from esker.chunkserver.reads import ReadService
 from esker.chunkserver.runner import ReplicaRunner
+from esker.chunkserver.scan import ScanService
 from esker.chunkserver.writes import WriteService
 from esker.runtime import logging
 from esker.runtime.counters import Counters
@@ -39,6 +41,7 @@ log = logging.get_logger("chunkserver.worker")
 
 ALIVE_INTERVAL_S = 1.0
 DRAIN_TIMEOUT_S = 5.0
+REPORTS_TIMEOUT_S = 2.0
 OWNER_TIMEOUT_S = 3.0
 OWNER_RETRY_S = 0.05
 EXIT_OK, EXIT_INTERNAL, EXIT_USER_ERROR = 0, 1, 2
@@ -110,7 +113,7 @@ class _Drive:
         self._store = store
         self._engine = engine
         self._meta = meta
-        self._reports = reports
+        self._reports_meta = reports
         self._counters = Counters()
         self._pool = WorkerPool(config.pool_bytes)
         self._memories = ClientMemories(self._counters)
@@ -121,10 +124,14 @@ class _Drive:
         path = socket_path(f"{store.drive_id[:16]}.sock")
         own = self._own(0, path)
         view = ClusterView(store, pool, own, lambda op, status: runner.forwarded(op, status))
-        meta_link = MetaLink(self._meta, self._reports, view, counters, lambda: store.used_bytes)
-        runner = ReplicaRunner(store, self._engine, pool, counters, view.link, meta_link.report, view.fail_drive)
-        reads = ReadService(store, self._engine, pool, self._memories, counters, view.offline_chains)
-        writes = WriteService(runner, pool, self._memories, counters, view.replicas, meta_link.refresh)
+        reports = CatalogReports(store, self._reports_meta, counters, view.life)
+        meta_link = MetaLink(self._meta, reports, view, lambda: store.used_bytes)
+        runner = ReplicaRunner(store, self._engine, pool, counters, view.link, reports.add, view.fail_drive)
+        reads = ReadService(store, self._engine, pool, self._memories, counters, view.offline_chains, view.spaces.check)
+        writes = WriteService(
+            runner, pool, self._memories, counters, view.replicas, meta_link.refresh, view.spaces.check
+        )
+        scans = ScanService(store, runner, reports, lambda: view.routing_version, meta_link.refresh)
         store.on_failed(view.fail_drive)
         had_routing = view.load()
         if not await store.drain(DRAIN_TIMEOUT_S):  # this life's epoch is kept before a version is drawn from it
@@ -137,7 +144,10 @@ class _Drive:
             Method.REMOVE: writes.remove,
             Method.REGISTER_MEMORY: self._memories.register,
             Method.RELEASE_MEMORY: self._memories.release,
-            Method.STATS: self._stats,
+            Method.SCAN: scans.scan,
+            Method.REPORT_BLOCKS: scans.report_blocks,
+            Method.CATALOG_CHECKED: scans.checked,
+            Method.STATS: lambda request: self._stats(request, reports),
         }
         server = RpcServer(handlers, Identity(store.cluster_id, store.drive_id, self._incarnation))
         try:
@@ -152,9 +162,13 @@ class _Drive:
             await self._run(stop, own, meta_link)
             for successor in view.used_links():
                 await successor.aclose()
+            await server.aclose()
+            if await store.drain(DRAIN_TIMEOUT_S):
+                await reports.finish(REPORTS_TIMEOUT_S)
         finally:
             await server.aclose()
             await meta_link.aclose()
+            await self._reports_meta.aclose()
 
     async def _listen(self, server: RpcServer) -> int:
         config = self._config
@@ -177,11 +191,13 @@ class _Drive:
             capacity_bytes=self._store.capacity_bytes,
         )
 
-    def _stats(self, request: Request) -> None:
+    def _stats(self, request: Request, reports: CatalogReports) -> None:
         now = {
             "memories": self._memories.count,
             "pool_free_bytes": self._pool.free_bytes,
             "io_in_flight": self._engine.in_flight,
+            "catalog_reports_added": reports.added,
+            "catalog_reports_waiting": reports.waiting,
         }
         request.reply(StatsReply({**self._counters.snapshot(), **self._store.counters(), **now}))
 
@@ -205,7 +221,6 @@ class _Drive:
                 if background.done():
                     background.result()
                 _tell({"event": "alive"})
-            await meta_link.flush_reports(1.0)
         finally:
             stopping.cancel()
             background.cancel()

@@ -38,7 +38,8 @@ Extents = Sequence[tuple[tuple[Any, ...], bytes, bytes]]
 class WriteService:
     """Serves CREATE, CONFIRM and REMOVE of one drive. `replicas` is the drive's, by chain id.
 
-    `refresh` is called when a request names a chain, or a version of it, that this worker does not know yet.
+    `refresh` is called when a request names a chain, or a version of it, that this worker does not know yet;
+    `check_space` raises `RequestFailed` for spaces in which nothing may be created.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class WriteService:
         counters: Counters,
         replicas: dict[int, ChainReplica],
         refresh: Callable[[], None],
+        check_space: Callable[[int], None] = lambda space: None,
     ) -> None:
         self._runner = runner
         self._pool = pool
@@ -56,6 +58,7 @@ class WriteService:
         self._counters = counters
         self._replicas = replicas
         self._refresh = refresh
+        self._check_space = check_space
         self._loop = asyncio.get_running_loop()
 
     def _check_room(self) -> None:
@@ -65,6 +68,7 @@ class WriteService:
     def create(self, request: Request) -> Sequence[memoryview] | None:
         """Handles CREATE: names pool memory for the payload, or copies it from registered memory."""
         message = decode_body(Create, request.body)
+        self._check_space(message.space)
         extents = create_rows(message)
         _check_slot_bytes(message.slot_bytes, extents)
         total = sum(row[4] for row, _, _ in extents)
@@ -150,6 +154,7 @@ class WriteService:
     def confirm(self, request: Request) -> None:
         """Handles CONFIRM: a predecessor's create without payload."""
         message = decode_body(Create, request.body)
+        self._check_space(message.space)
         extents = create_rows(message)
         _check_slot_bytes(message.slot_bytes, extents)
         batch = Batch(request, len(extents), None)

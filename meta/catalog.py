@@ -172,31 +172,36 @@ async def _write(transaction: Transaction, entries: Sequence[CatalogEntry]) -> i
     namespaces = sorted({entry.namespace_id for entry in entries})
     records = await transaction.get_many([keys.namespace(namespace_id) for namespace_id in namespaces])
     known = {number for number, record in zip(namespaces, records, strict=True) if record is not None}
-    # Of entries for one block the newest counts, of equal versions the last.
-    latest: dict[bytes, CatalogEntry] = {}
+    by_key: dict[bytes, list[CatalogEntry]] = {}
     passed_over = 0
     for entry in entries:
-        if entry.namespace_id not in known:
+        if entry.namespace_id in known:
+            by_key.setdefault(keys.block(entry.namespace_id, entry.object_id), []).append(entry)
+        else:
             passed_over += 1
-            continue
-        key = keys.block(entry.namespace_id, entry.object_id)
-        earlier = latest.get(key)
-        if earlier is None or entry.version >= earlier.version:
-            latest[key] = entry
     moved = _Moves()
-    for (key, entry), before in zip(latest.items(), await transaction.get_many(list(latest)), strict=True):
-        after = pack_block(_block(entry)) if entry.created_ms else None
-        if before == after or (before is not None and _version(key, before) > entry.version):
+    for (key, told), before in zip(by_key.items(), await transaction.get_many(list(by_key)), strict=True):
+        after = _after(key, before, told)
+        if before == after:
             continue
+        namespace_id, object_id = told[0].namespace_id, told[0].object_id
         if before is not None:
-            moved.gone(entry.namespace_id, entry.object_id, _size_bytes(key, before))
+            moved.gone(namespace_id, object_id, _size_bytes(key, before))
         if after is not None:
-            moved.new(entry.namespace_id, entry.object_id, entry.block_bytes)
+            moved.new(namespace_id, object_id, _size_bytes(key, after))
             transaction.set(key, after)
         else:
             transaction.clear(key)
     moved.add_to(transaction)
     return passed_over
+
+
+def _after(key: bytes, stored: bytes | None, told: Sequence[CatalogEntry]) -> bytes | None:
+    """What is stored of a block once it was told so, in this order."""
+    for entry in told:
+        if stored is None or _version(key, stored) <= entry.version:
+            stored = pack_block(_block(entry)) if entry.created_ms else None
+    return stored
 
 
 def _block(entry: CatalogEntry) -> StoredBlock:

@@ -11,7 +11,7 @@ from esker.wire.messages import Message
 from esker.wire.types import Namespace
 
 SCAN_ROWS_MAX = 4096
-BLOCKS_MAX = 4096
+BLOCKS_MAX = 500
 """Blocks that one REPORT_BLOCKS or CATALOG_GET may name."""
 META_PAGE_ROWS_MAX = 10_000
 META_PAGE_BYTES_AIM = 4 << 20

@@ -163,7 +163,10 @@ async def test_an_older_entry_never_replaces_or_removes_a_newer_one(catalog: Cat
     assert await catalog.totals() == {1: (1, 700)}
     await catalog.report(report(entry(1, 800, version=10), entry(1, 200, version=3), removal(1, version=9)))
     assert await listed(catalog) == [entry(1, 800, version=10)]
-    await catalog.report(report(removal(1, version=10)))
+    # A copy that was replaced by an older one goes first.
+    await catalog.report(report(removal(1, version=10), entry(1, 500, version=4)))
+    assert await listed(catalog) == [entry(1, 500, version=4)]
+    await catalog.report(report(removal(1, version=4)))
     assert await catalog.totals() == {1: (0, 0)}
 
 
