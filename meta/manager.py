@@ -100,18 +100,20 @@ class Manager:
         return await self._store.run(body, what=what, timeout_s=timeout_s)
 
     async def give_up(self) -> None:
-        """Let another server take over at once. To be called once this server does nothing more as the manager."""
-        if self._store.exclusive or not self._term:
+        """Be the manager no more, and let another take over at once."""
+        term, self._term, self._until_s = self._term, 0, -math.inf
+        if self._store.exclusive or not term:
             return
 
         async def body(transaction: Transaction) -> None:
-            transaction.set(keys.MANAGER, pack(ManagerTerm((await _read(transaction)).term, "", "")))
+            found = await _read(transaction)
+            if found.holder == self._incarnation:
+                transaction.set(keys.MANAGER, pack(ManagerTerm(found.term, "", "")))
 
         try:
-            await self.transact(body, what="giving up the manager lease", timeout_s=STEP_TIMEOUT_S)
-        except (StoreError, NotManager) as error:
+            await self._store.run(body, what="giving up the manager lease", timeout_s=STEP_TIMEOUT_S)
+        except StoreError as error:
             log.info("the manager lease was not given up; it ends by itself", reason=str(error))
-        self._until_s, self._term = -math.inf, 0
 
     async def _step(self, transaction: Transaction) -> tuple[ManagerTerm, bytes]:
         """The record as it is afterwards."""

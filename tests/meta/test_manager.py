@@ -81,6 +81,23 @@ async def test_it_is_lost_when_the_lease_has_run_out(store: MemoryStore, time: T
         await a.transact(write, what="write")
 
 
+async def test_a_slow_renewal_counts_from_its_beginning(time: Time) -> None:
+    def slow() -> Fault:
+        time.now_s += 0.9
+        return None
+
+    store = MemoryStore(Retry(clock=time), slow)
+    a = manager(store, "a", time)
+    for _ in range(3):
+        begun_s = time.now_s
+        await a.step()
+        time.now_s = begun_s + MANAGER_LEASE_S - 0.01
+        assert a.term == 1
+        time.now_s = begun_s + MANAGER_LEASE_S
+        assert a.term == 0
+    await store.aclose()
+
+
 async def test_renewals_keep_it_and_a_standby_away(store: MemoryStore, time: Time) -> None:
     a, b = manager(store, "a", time), manager(store, "b", time)
     for _ in range(20):
