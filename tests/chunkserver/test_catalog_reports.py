@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -95,7 +96,7 @@ async def test_a_report_without_an_answer_is_sent_again_as_it_was(store: DriveSt
 
 async def test_the_lag_is_the_age_of_the_oldest_entry(store: DriveStore, monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = 100.0
-    monkeypatch.setattr(catalog_reports.time, "monotonic", lambda: now_s)
+    monkeypatch.setattr(catalog_reports, "time", SimpleNamespace(monotonic=lambda: now_s))
     meta = FakeMeta()
     meta.failure = ConnectionFailed("gone")
     reports = await life(store, meta)

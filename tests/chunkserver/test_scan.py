@@ -1,4 +1,4 @@
-"""Scans of a drive over a real socket: every record once, in order, whatever the pages; and what the catalog is told."""
+"""Scans of a drive over a real socket: every record once, in order, whatever the pages; and reports on request."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
