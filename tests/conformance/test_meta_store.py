@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from esker.meta.store.base import KEY_END, Store, Transaction
+from esker.meta.store.base import KEY_END, Store, Transaction, after_prefix
 from esker.meta.store.errors import InvalidOperation, NotCommitted
 
 from .conftest import everything, put
@@ -47,6 +47,39 @@ class TestReadsAndWrites:
         expected = sorted(((key.encode(), value) for key, value in rows.items()), reverse=reverse)
         assert [row for page in pages for row in page] == expected
         transaction.reset()
+
+    @pytest.mark.parametrize("reverse", [False, True])
+    async def test_every_limit_of_a_range_with_own_writes_in_it(self, store: Store, reverse: bool) -> None:
+        await put(store, **{f"k{n}": b"old" for n in range(0, 10, 2)})
+        transaction = store.transaction()
+        transaction.set(b"k1", b"new")
+        transaction.set(b"k4", b"new")
+        transaction.clear(b"k6")
+        transaction.clear_range(b"k8", b"k9")
+        transaction.add(b"k91", b"\x01")
+        names = [b"k0", b"k1", b"k2", b"k4", b"k91"]
+        for low in range(len(names)):
+            for high in range(low, len(names) + 1):
+                inside = names[low:high][::-1] if reverse else names[low:high]
+                end = names[high] if high < len(names) else b"l"
+                for limit in range(7):
+                    rows = await transaction.get_range(names[low], end, limit=limit, reverse=reverse)
+                    assert [key for key, _ in rows] == (inside[:limit] if limit else inside)
+        transaction.reset()
+
+    async def test_a_prefix_covers_its_keys_and_no_others(self, store: Store) -> None:
+        keys = [b"a", b"a\xfe\xff", b"a\xff", b"a\xff\x00", b"a\xff\xff", b"b", b"b\x00"]
+
+        async def fill(transaction: Transaction) -> None:
+            for key in keys:
+                transaction.set(key, b"")
+
+        await store.run(fill, what="fill")
+        for prefix, found in ((b"a", keys[:5]), (b"a\xff", keys[2:5]), (b"b", keys[5:])):
+            transaction = store.transaction()
+            rows = await transaction.get_range(prefix, after_prefix(prefix))
+            assert [key for key, _ in rows] == found
+            transaction.reset()
 
     async def test_own_writes_show_in_reads(self, store: Store) -> None:
         await put(store, a=b"1", b=b"2", c=b"3", d=b"4")

@@ -103,6 +103,41 @@ class TestLimits:
             await transaction.get_range(b"b", b"a")
         assert await transaction.commit() == -1
 
+    async def test_every_operation_is_checked(self, store: Store) -> None:
+        transaction = store.transaction()
+        longest = store.key_bytes_max
+        long_key, long_value = b"k" * (longest + 1), bytes(VALUE_BYTES_MAX + 1)
+        for too_much in (
+            lambda: transaction.clear(long_key),
+            lambda: transaction.add(long_key, b"\x01"),
+            lambda: transaction.add(b"k", long_value),
+            lambda: transaction.set_versionstamped_key(b"k" * (longest - 10), b"s", b""),
+            lambda: transaction.set_versionstamped_key(b"k", b"", long_value),
+            lambda: transaction.clear_range(b"a", long_key + b"\x00"),
+            lambda: transaction.add_write_conflict_range(b"a", b"\xff\xff"),
+        ):
+            with pytest.raises(LimitExceeded):
+                too_much()
+        for reading in (
+            transaction.get(long_key),
+            transaction.get_many([b"a", long_key]),
+            transaction.get_range(b"a", b"\xff\x01"),
+            transaction.watch(long_key),
+            transaction.add_read_conflict_range(b"a", b"\xff\xff"),
+        ):
+            with pytest.raises(LimitExceeded):
+                await reading
+        transaction.set_versionstamped_key(b"k" * (longest - 10), b"", b"")
+        await transaction.commit()
+        assert len(await everything(store)) == 1
+
+    async def test_a_large_transaction_that_is_allowed(self, store: Store) -> None:
+        transaction = store.transaction()
+        for number in range(95):
+            transaction.set(b"%03d" % number, bytes(VALUE_BYTES_MAX))
+        await transaction.commit()
+        assert len(await everything(store)) == 95
+
     async def test_a_transaction_has_a_largest_size(self, store: Store) -> None:
         transaction = store.transaction()
         for number in range(TRANSACTION_BYTES_MAX // VALUE_BYTES_MAX):
