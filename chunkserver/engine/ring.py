@@ -52,7 +52,12 @@ class RingEngine:
         self._take_vector = vectors.take
         self._give_vector_back = vectors.give_back
         self._ring: Any = liburing.Ring()
-        liburing.io_uring_queue_init(depth, self._ring, 0)
+        try:
+            liburing.io_uring_queue_init(depth, self._ring, liburing.IORING_SETUP_COOP_TASKRUN)
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # known since Linux 5.19: completions then interrupt nobody who is busy
+                raise
+            liburing.io_uring_queue_init(depth, self._ring, 0)
         self._cqe: Any = liburing.Cqe()
         self._fd: int = self._ring.ring_fd
         self._depth = depth
