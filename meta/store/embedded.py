@@ -28,7 +28,7 @@ from esker.wire.errors import UserError
 from esker.wire.limits import GIB
 
 MAP_BYTES = 64 * GIB
-"""Largest size of the file, which is sparse; about two hundred million blocks."""
+"""Largest size of the file, which is sparse; about five hundred million blocks."""
 SNAPSHOTS_MAX = 2048
 SHARE_S = 1.0
 """How long a snapshot is handed to new transactions."""
