@@ -12,6 +12,7 @@ import typer
 
 from esker.runtime.errors import SettingError
 from esker.tools.commands import cluster, processes
+from esker.tools.commands.admin import admin_app
 from esker.tools.commands.bench import bench
 from esker.tools.commands.replay import replay
 from esker.tools.commands.trace import trace_app
@@ -33,6 +34,7 @@ app.command()(cluster.demo)
 app.command()(bench)
 app.command()(replay)
 app.add_typer(trace_app, name="trace")
+app.add_typer(admin_app, name="admin")
 
 
 @app.command()

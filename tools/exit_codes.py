@@ -16,6 +16,7 @@ class ExitCode(IntEnum):
     DEGRADED = 3
     WRONG_BYTES = 4
     UNREACHABLE = 5
+    DIFFERENCES = 6
     INTERRUPTED = 130
 
 
@@ -26,6 +27,7 @@ MEANING = {
     ExitCode.DEGRADED: "finished, but some operations were unavailable, timed out or found no space",
     ExitCode.WRONG_BYTES: "wrong bytes were read",
     ExitCode.UNREACHABLE: "the cluster could not be reached in time",
+    ExitCode.DIFFERENCES: "a check found what does not agree, and it was not (all) repaired",
     ExitCode.INTERRUPTED: "interrupted by Ctrl-C",
 }
 

@@ -47,6 +47,15 @@ Cluster = Annotated[
         rich_help_panel="Cluster",
     ),
 ]
+RunningCluster = Annotated[
+    str,
+    typer.Option(
+        "--cluster",
+        envvar="ESKER_CLUSTER",
+        help="Metadata server(s), HOST:PORT[,HOST:PORT].",
+        metavar="ADDRESS",
+    ),
+]
 Directory = Annotated[
     Path | None,
     typer.Option("--dir", help="Where a cluster of its own keeps its drives. [default: a temporary directory]"),

@@ -1,0 +1,1 @@
+"""What `esker admin` does: looks at a cluster's catalog and metadata, checks and repairs them."""
