@@ -6,6 +6,7 @@ such, byte by byte, because this is what people look at when something is wrong.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 import msgspec
@@ -197,7 +198,7 @@ def plain(value: Any) -> Any:
         return [plain(part) for part in value]
     if isinstance(value, bytes):
         return printable(value)
-    return value
+    return value.value if isinstance(value, Enum) else value
 
 
 def _secret(name: str, value: Any) -> Any:
