@@ -18,6 +18,7 @@ from esker.runtime.logging import get_logger
 from esker.tools.child import Child, T, decode_answer
 from esker.tools.child_errors import ChildEnded
 from esker.tools.dev_directory import DevDirectory, free_port, merged_state
+from esker.tools.dev_store import remove_metadata, store_arguments
 from esker.tools.inspect_cluster import view_cluster
 from esker.wire.errors import DeadlineExceeded, EskerError, UserError
 
@@ -199,7 +200,7 @@ class DevCluster:
             await self._start_meta(0)  # somebody took the port in the meantime (or this fails the same way)
 
     async def _start_meta(self, port: int) -> None:
-        arguments = ["--dir", str(self.directory.meta), "--host", HOST, "--port", str(port)]
+        arguments = [*store_arguments(self.directory.meta), "--host", HOST, "--port", str(port)]
         arguments += ["--drives", str(self.state.drives), "--replicas", str(self.state.replicas)]
         child = await self._start_child("meta", arguments)
         self._meta_up = await _line(child, MetaUp)
@@ -269,7 +270,11 @@ class DevCluster:
             child = self._children.pop(name, None)
             if child is not None:
                 await child.stop(STOP_TIMEOUT_S)
-        self.directory.close()
+        try:
+            if self._path is None:
+                await remove_metadata(self.directory.meta)
+        finally:
+            self.directory.close()
 
 
 async def _line(child: Child, kind: type[T]) -> T:

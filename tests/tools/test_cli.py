@@ -93,8 +93,8 @@ def test_version_is_the_packages() -> None:
         (["bench", "--bs", "5k", "--iodepth", "0"], "multiples of 4096"),
         (["bench", "--cluster", "nowhere"], "host:port"),
         (["replay", "{tmp}/good", "--block-bytes", "7"], "multiples of 8"),
-        (["meta", "--dir", "{tmp}/m", "--drives", "2", "--host", "0.0.0.0", "--port", "0"], "--insecure"),
-        (["meta", "--dir", "{tmp}/m", "--drives", "0", "--port", "0"], "drives is 0"),
+        (["meta", "--store", "embedded:{tmp}/m", "--drives", "2", "--host", "0.0.0.0", "--port", "0"], "--insecure"),
+        (["meta", "--store", "embedded:{tmp}/m", "--drives", "0", "--port", "0"], "drives is 0"),
         (
             ["chunkserver", "--cluster", "h:1", "--drive", "{tmp}/d", "--capacity", "1g", "--host", "0.0.0.0"],
             "insecure",
@@ -128,7 +128,7 @@ def test_a_cluster_that_is_not_there_is_named(trace: Path) -> None:
 def test_a_port_in_use_is_named(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = str(server.getsockname()[1])
-        done = esker("meta", "--dir", tmp_path / "meta", "--drives", "1", "--replicas", "1", "--port", port)
+        done = esker("meta", "--store", f"embedded:{tmp_path}/meta", "--drives", "1", "--replicas", "1", "--port", port)
     assert port in error_line(done, ExitCode.USAGE)
 
 

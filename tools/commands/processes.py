@@ -31,15 +31,12 @@ Insecure = Annotated[
 def meta(
     drives: Annotated[int, typer.Option(help="Drives that must have joined before chains are made.")],
     store: Annotated[
-        str | None,
+        str,
         typer.Option(
             help="Where metadata is kept: embedded:DIRECTORY for one server, fdb:CLUSTER_FILE for any number of them.",
             metavar="STORE",
         ),
-    ] = None,
-    directory: Annotated[
-        Path | None, typer.Option("--dir", help="Short for --store embedded:DIR; made if absent.", metavar="DIR")
-    ] = None,
+    ],
     replicas: Annotated[int, typer.Option(help="Copies of every block.")] = 2,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0: any free one.")] = 9380,
@@ -58,13 +55,10 @@ def meta(
 
     from esker.meta.main import MetaConfig, ServerAddress, serve
     from esker.runtime import logging
-    from esker.wire.errors import UserError
 
     logging.configure("meta")
-    if (store is None) == (directory is None):
-        raise UserError("say where metadata is kept: --store embedded:DIRECTORY, --store fdb:CLUSTER_FILE or --dir DIR")
     config = MetaConfig(
-        store=store if store is not None else f"embedded:{directory}",
+        store=store,
         drives_expected=drives,
         replicas=replicas,
         host=host,
