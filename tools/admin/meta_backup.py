@@ -12,7 +12,7 @@ no server accepts.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
 from pathlib import Path
 
@@ -82,7 +82,7 @@ async def run_restore(path: Path, store: str, fdb_prefix: str, *, force: bool, a
     header, rows = checked_header(path)
     opened = await open_store(store, fdb_prefix=fdb_prefix)
     try:
-        await _check_target(opened, store, force=force)
+        await check_target(opened, store, force=force)
         with progress("restoring", max(1, rows)) as advance:
             await restore(opened, path, advance)
     finally:
@@ -131,7 +131,11 @@ async def restore(store: Store, path: Path, advance: Advance) -> None:
     await _write(store, [(keys.CLUSTER, cluster)])
 
 
-async def _check_target(store: Store, name: str, *, force: bool) -> None:
+async def check_target(
+    store: Store, name: str, *, force: bool, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+) -> None:
+    """Raises `UserError` where a restore would lose something that nobody gave up, or disturb running servers."""
+
     async def look(transaction: Transaction) -> tuple[bool, list[MetaServer]]:
         return (
             bool(await transaction.get_range(FIRST_KEY, KEY_END, limit=1)),
@@ -144,7 +148,7 @@ async def _check_target(store: Store, name: str, *, force: bool) -> None:
     if not force:
         raise UserError(f"{name} is not empty; restore into another store, or give --force to lose what is there")
     if servers and not store.exclusive:
-        await asyncio.sleep(2.5 * BEAT_INTERVAL_S)
+        await sleep(2.5 * BEAT_INTERVAL_S)
         _, later = await store.run(look, what="looking at the store")
         alive = [server.address for server in later if server not in servers]
         if alive:
