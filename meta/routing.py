@@ -89,10 +89,13 @@ class RoutingCache:
         """The routing as of now. Raises `StoreError`."""
         return self._keep(await self._store.run(self._read, what="reading the cluster map"))
 
-    async def recent(self) -> Routing:
-        """The routing as of a moment ago, without the store's help while `follow` runs. Raises `StoreError`."""
+    async def recent(self, at_least: int = 0) -> Routing:
+        """The routing as of a moment ago, without the store's help while `follow` runs. Raises `StoreError`.
+
+        `at_least` is a version that the caller has seen elsewhere: it never gets an older one.
+        """
         kept = self._kept
-        if kept is None or self._clock() - self._confirmed_s > CONFIRMED_S:
+        if kept is None or kept.version < at_least or self._clock() - self._confirmed_s > CONFIRMED_S:
             return await self.newest()
         return kept
 

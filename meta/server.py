@@ -125,7 +125,7 @@ class MetaService:
             passed_on = await self._from_manager(Method.HEARTBEAT, request, HeartbeatReply)
             if passed_on is not None:
                 return passed_on
-        routing = await self._routing.recent()
+        routing = await self._routing.recent(at_least=request.routing_version)
         try:
             self._heartbeats.note(request, routing, self._clock())
         except RequestFailed:
@@ -137,7 +137,7 @@ class MetaService:
 
     async def routing(self, request: GetRouting) -> RoutingReply:
         """The routing, unless the caller has it."""
-        routing = await self._routing.recent()
+        routing = await self._routing.recent(at_least=request.known_version)
         return RoutingReply(routing if routing.version != request.known_version else None)
 
     async def namespace_open(self, request: NamespaceOpen) -> NamespaceReply:

@@ -58,6 +58,14 @@ async def test_a_followed_routing_is_handed_out_without_the_store(ready_store: M
     await asyncio.gather(following, return_exceptions=True)
 
 
+async def test_who_has_seen_a_newer_routing_gets_no_older_one(ready_store: Store) -> None:
+    cache = RoutingCache(ready_store)
+    first = await cache.recent()
+    await join(ready_store, worker(4), dead)
+    assert await cache.recent(first.version) is first, "nobody follows"
+    assert (await cache.recent(first.version + 1)).version == first.version + 1
+
+
 async def test_what_was_not_confirmed_for_long_is_not_handed_out(ready_store: Store) -> None:
     now_s = 0.0
     cache = RoutingCache(ready_store, lambda: now_s)
