@@ -15,7 +15,7 @@ from esker.wire.limits import MIB
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 DEADLINE_S = 60
-GROUPS = {"trace"}
+GROUPS = {("trace",), ("admin",), ("admin", "catalog"), ("admin", "meta"), ("admin", "namespaces")}
 """Commands that have commands of their own."""
 
 
@@ -53,7 +53,9 @@ async def _run(*arguments: str, source: str = "") -> str:
 @pytest.mark.parametrize("line", _command_lines())
 async def test_documented_commands_and_options_exist(line: str) -> None:
     words = line.split()[1:]
-    command = words[:2] if words[0] in GROUPS else words[:1]
+    command = words[:1]
+    while tuple(command) in GROUPS:
+        command = words[: len(command) + 1]
     text = await _run("-m", "esker", *command, "--help")
     options = set(re.findall(r"(?<!\S)--?[a-z][a-z-]*", text))
     used = {word.split("=")[0] for word in words if re.match(r"--?[a-z]", word)}

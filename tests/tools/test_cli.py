@@ -51,14 +51,14 @@ def trace(tmp_path: Path) -> Path:
 def test_help_names_every_command_and_exit_code() -> None:
     done = esker("--help")
     assert done.returncode == 0
-    for name in ("meta", "chunkserver", "dev", "demo", "bench", "replay", "trace", "version"):
+    for name in ("meta", "chunkserver", "dev", "demo", "bench", "replay", "trace", "admin", "version"):
         assert re.search(rf"\b{name}\b", done.stdout)
     text = " ".join(done.stdout.split())
     for code in ExitCode:
         assert f"{code.value} {MEANING[code]}" in text
 
 
-@pytest.mark.parametrize("command", ["meta", "chunkserver", "dev", "demo", "bench", "replay"])
+@pytest.mark.parametrize("command", ["meta", "chunkserver", "dev", "demo", "bench", "replay", "admin"])
 def test_each_command_explains_itself(command: str) -> None:
     done = esker(command, "--help")
     assert done.returncode == 0
