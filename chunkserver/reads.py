@@ -13,8 +13,7 @@ import errno
 import os
 import struct
 from collections import deque
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
 from weakref import WeakKeyDictionary
 
 from esker.chunkserver.engine.errors import CorruptRecord
@@ -23,12 +22,13 @@ from esker.chunkserver.engine.record import ReadRecord
 from esker.chunkserver.engine.store import DriveStore
 from esker.chunkserver.memories import ClientMemories
 from esker.chunkserver.pool import Region, WorkerPool
+from esker.chunkserver.read_job import ReadJob, Share
+from esker.chunkserver.read_run import Run
 from esker.runtime.counters import Counters
 from esker.wire.codec import decode_body
 from esker.wire.columns import check_rows
 from esker.wire.errors import RequestFailed
 from esker.wire.limits import LOOKUP_KEYS_MAX
-from esker.wire.memory import ForeignMemory
 from esker.wire.messages import LOOKUP_KEY, READ_EXTENT, READ_RESULT, Lookup, LookupReply, Read, ReadReply
 from esker.wire.rpc_server import Request, ServerConnection
 from esker.wire.status import Status
@@ -47,62 +47,6 @@ LOOKUP_SLICE_KEYS = 2048
 _RECORD_KEY = struct.Struct(">II16sI")
 _HEAD = struct.Struct("<HH")
 _NOTHING = bytes(READ_RESULT.size - _HEAD.size)
-
-
-class _Share:
-    """How much of the pool waits for one connection: being read for it, or to be taken by its peer."""
-
-    __slots__ = ("__weakref__", "held_bytes")
-
-    def __init__(self) -> None:
-        self.held_bytes = 0
-
-
-class _Job:
-    """A READ under way."""
-
-    __slots__ = (
-        "alarm",
-        "checksums",
-        "deadline",
-        "extents",
-        "memory",
-        "payload",
-        "ready_bytes",
-        "regions",
-        "request",
-        "results",
-        "share",
-        "space",
-        "stalled",
-        "touched",
-        "unsettled",
-    )
-
-    def __init__(
-        self,
-        request: Request,
-        read: Read,
-        count: int,
-        memory: ForeignMemory | None,
-        share: _Share,
-        deadline: float,
-    ) -> None:
-        self.request = request
-        self.share = share
-        self.space = read.space
-        self.memory = memory
-        self.deadline = deadline
-        self.extents: Iterator[tuple[int, tuple[Any, ...]]] = enumerate(READ_EXTENT.iter_unpack(read.extents))
-        self.stalled: tuple[int, tuple[Any, ...]] | None = None  # taken up, waiting for pool memory
-        self.alarm: asyncio.TimerHandle | None = None  # ends that wait at the deadline
-        self.unsettled = count  # extents without a result
-        self.touched = False
-        self.ready_bytes = 0  # of data in `results`
-        self.results: list[bytes] = []
-        self.checksums: list[bytes] = []
-        self.payload: list[memoryview] = []
-        self.regions: list[Region] = []
 
 
 class ReadService:
@@ -127,10 +71,10 @@ class ReadService:
         self._offline = offline_chains
         self._check_space = check_space
         self._loop = asyncio.get_running_loop()
-        self._jobs: deque[_Job] = deque()
-        self._starved: list[_Job] = []
-        self._touched: list[_Job] = []
-        self._shares: WeakKeyDictionary[ServerConnection, _Share] = WeakKeyDictionary()
+        self._jobs: deque[ReadJob] = deque()
+        self._starved: list[ReadJob] = []
+        self._touched: list[ReadJob] = []
+        self._shares: WeakKeyDictionary[ServerConnection, Share] = WeakKeyDictionary()
         self._in_flight = 0
         self._pump_soon = False
         self._pumping = False
@@ -169,17 +113,17 @@ class ReadService:
         memory = self._memories.find(request.connection, message.memory_id) if message.memory_id else None
         self._counters.add("read_extents", count)
         deadline = self._loop.time() + message.budget_ms / 1000
-        job = _Job(request, message, count, memory, self._share_of(request.connection), deadline)
+        job = ReadJob(request, message, count, memory, self._share_of(request.connection), deadline)
         if memory is not None:
             memory.users += 1
         self._jobs.append(job)
         if not self._pump_soon:
             self._pump()
 
-    def _share_of(self, connection: ServerConnection) -> _Share:
+    def _share_of(self, connection: ServerConnection) -> Share:
         share = self._shares.get(connection)
         if share is None:
-            share = self._shares[connection] = _Share()
+            share = self._shares[connection] = Share()
         return share
 
     def _pump(self) -> None:
@@ -192,17 +136,19 @@ class ReadService:
         if jobs and self._in_flight < IN_FLIGHT_MAX:
             job = jobs.popleft()
             if self._take_up(job):
-                if job.stalled is None:
-                    jobs.append(job)
-                else:
+                if job.stalled:
                     self._starve(job)
+                else:
+                    jobs.append(job)
+            else:
+                job.queued = False
             self._engine.submit()
         self._pumping = False
         self._flush_touched()
         if jobs and self._in_flight < IN_FLIGHT_MAX:
             self._pump_later()
 
-    def _starve(self, job: _Job) -> None:
+    def _starve(self, job: ReadJob) -> None:
         """The job waits for memory; it is looked at again when some came back, at its deadline, and when cancelled."""
         self._starved.append(job)
         if job.results and not job.touched:
@@ -213,7 +159,7 @@ class ReadService:
             left_s = max(ALARM_MIN_S, job.deadline - self._loop.time())
             job.alarm = self._loop.call_later(left_s, self._starved_to_deadline, job)
 
-    def _starved_to_deadline(self, job: _Job) -> None:
+    def _starved_to_deadline(self, job: ReadJob) -> None:
         job.alarm = None
         self._memory_freed()
 
@@ -222,23 +168,23 @@ class ReadService:
             self._pump_soon = True
             self._loop.call_soon(self._pump)
 
-    def _take_up(self, job: _Job) -> bool:
+    def _take_up(self, job: ReadJob) -> bool:
         """Queues up to a slice of the job's extents. Returns whether some are left."""
         pack_key = _RECORD_KEY.pack
         space = job.space
         memory = job.memory
-        read_into = self._store.read_into
-        done = self._read_done
         if job.request.cancelled or self._loop.time() >= job.deadline:
             self._refuse_rest(job, Status.CANCELLED if job.request.cancelled else Status.TIMEOUT)
             return False
+        job.stalled = False
+        run = Run()
         with self._store.reader() as reader:
             get = reader.get
             for _ in range(SLICE_EXTENTS):
-                item = job.stalled or next(job.extents, None)
+                item = next(job.extents, None)
                 if item is None:
-                    return False
-                job.stalled = None
+                    self._read(job, run)
+                    return job.stalled
                 number, (object_id, index, chain_id, room, offset) = item
                 if chain_id in self._offline:
                     self._settle(job, number, Status.UNAVAILABLE)
@@ -253,28 +199,40 @@ class ReadService:
                     continue
                 length = record[0]
                 padded = (length + 4095) & -4096
-                if memory is None:
-                    if length > room:
-                        self._settle(job, number, Status.TOO_LARGE, record)
-                        continue
-                    region = self._allocate(job, padded)
-                    if region is None:
-                        job.stalled = item
-                        return True
-                    self._in_flight += 1
-                    read_into(record, region.view[:padded], done, (job, number, record, region))
-                    continue
-                if padded > room:
+                if (length if memory is None else padded) > room:
                     self._settle(job, number, Status.TOO_LARGE, record)
                     continue
-                if offset & 4095 or offset + padded > memory.length_bytes:
+                if memory is not None and (offset & 4095 or offset + padded > memory.length_bytes):
                     self._settle(job, number, Status.BAD_MEMORY)
                     continue
-                self._in_flight += 1
-                read_into(record, memory.view[offset : offset + padded], done, (job, number, record, None))
+                if job.singly or not run.takes(item, record, padded, None if memory is None else offset):
+                    self._read(job, run)
+                    if job.stalled:
+                        job.put_back((item,))
+                        return True
+                    run = Run()
+                    run.begin(item, record, padded, offset)
+            self._read(job, run)
         return True
 
-    def _allocate(self, job: _Job, size_bytes: int) -> Region | None:
+    def _read(self, job: ReadJob, run: Run) -> None:
+        """Queues one read for the chunks of `run`. Without memory for them the job is stalled; they are its next."""
+        if not run.extents:
+            return
+        region = None
+        if job.memory is None:
+            region = self._allocate(job, run.size_bytes)
+            if region is None:
+                job.stalled = True
+                job.put_back(run.extents)
+                return
+            buffer = region.view[: run.size_bytes]
+        else:
+            buffer = job.memory.view[run.offset : run.offset + run.size_bytes]
+        self._in_flight += 1
+        self._store.read_run(run.records, buffer, self._read_done, (job, run, region))
+
+    def _allocate(self, job: ReadJob, size_bytes: int) -> Region | None:
         """Memory of the pool, unless the peer takes what it asked for too slowly.
 
         What waits for one connection never exceeds what is free, so that however many peers take nothing, there is
@@ -290,14 +248,12 @@ class ReadService:
             job.share.held_bytes = held_bytes + region.size_bytes
         return region
 
-    def _refuse_rest(self, job: _Job, status: Status) -> None:
-        if job.stalled is not None:
-            self._settle(job, job.stalled[0], status)
-            job.stalled = None
+    def _refuse_rest(self, job: ReadJob, status: Status) -> None:
+        job.stalled = False
         for number, _ in job.extents:
             self._settle(job, number, status)
 
-    def _settle(self, job: _Job, number: int, status: Status, record: ReadRecord | None = None) -> None:
+    def _settle(self, job: ReadJob, number: int, status: Status, record: ReadRecord | None = None) -> None:
         """An extent that needs no I/O, or got no data."""
         job.unsettled -= 1
         job.results.append(_HEAD.pack(number, status) + (_NOTHING if record is None else record[3]))
@@ -305,45 +261,58 @@ class ReadService:
             job.touched = True
             self._touched.append(job)
 
-    def _read_done(self, token: tuple[_Job, int, ReadRecord, Region | None], result: int) -> None:
-        job, number, record, region = token
+    def _read_done(self, token: tuple[ReadJob, Run, Region | None], result: int) -> None:
+        job, run, region = token
         self._in_flight -= 1
-        length = record[0]
-        if result != (length + 4095) & -4096:
-            self._read_failed(job, number, region, result)
+        if result != run.size_bytes:
+            self._read_failed(job, run, region, result)
             return
-        job.unsettled -= 1
-        job.results.append(_HEAD.pack(number, 0) + record[3])
-        job.checksums.append(record[4])
-        job.ready_bytes += length
+        at = 0
+        results, sums = job.results, job.checksums
+        job.unsettled -= len(run.extents)
+        for (number, _), record in zip(run.extents, run.records, strict=True):
+            results.append(_HEAD.pack(number, 0) + record[3])
+            sums.append(record[4])
+            if region is not None:
+                job.payload.append(region.view[at : at + record[0]])
+                at += (record[0] + 4095) & -4096
+        job.ready_bytes += run.size_bytes
         if region is not None:
-            job.payload.append(region.view[:length])
             job.regions.append(region)
         if not job.touched:
             job.touched = True
             self._touched.append(job)
 
-    def _read_failed(self, job: _Job, number: int, region: Region | None, result: int) -> None:
-        status = Status.IO_ERROR
+    def _read_failed(self, job: ReadJob, run: Run, region: Region | None, result: int) -> None:
         if region is not None:
             job.share.held_bytes -= region.size_bytes
             region.drop()
         memory = job.memory
+        status = Status.IO_ERROR
         if memory is not None and (result == -errno.EFAULT or os.fstat(memory.fd).st_size < memory.length_bytes):
             status = Status.BAD_MEMORY
             self._memories.distrust(job.request.connection, "a read into it failed")
+        elif len(run.extents) > 1 and result != -errno.ECANCELED:
+            job.singly = True
+            job.put_back(run.extents)
+            if not job.queued:
+                job.queued = True
+                self._jobs.append(job)
+            self._pump_later()
+            return
         elif result != -errno.ECANCELED:
             self._counters.add("read_errors")
-        self._settle(job, number, status)
+        for number, _ in run.extents:
+            self._settle(job, number, status)
 
     def _flush_touched(self) -> None:
         touched, self._touched = self._touched, []
         for job in touched:
             job.touched = False
-            if job.unsettled == 0 or job.ready_bytes >= REPLY_BYTES_AIM or job.stalled is not None:
+            if job.unsettled == 0 or job.ready_bytes >= REPLY_BYTES_AIM or job.stalled:
                 self._flush(job)
 
-    def _flush(self, job: _Job) -> None:
+    def _flush(self, job: ReadJob) -> None:
         """Sends what is finished of the job; ends it when nothing is left."""
         over = job.unsettled == 0
         results = job.results

@@ -15,7 +15,7 @@ record are free again at the next start, and a record implies that its data is d
 
 import asyncio
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -117,19 +117,28 @@ class DriveStore:
         return Reader(self._index, self._note_corrupt)
 
     def read_into(self, record: ReadRecord, buffer: memoryview, done: Done, token: Any) -> None:
-        """Queues the read of a chunk, padded: `buffer` must have exactly `aligned(length)` bytes.
+        """`read_run` of one chunk."""
+        self.read_run((record,), buffer, done, token)
 
-        In the same await-free stretch as the lookup. A result of `len(buffer)` is success; anything else is a failed
-        read, whatever it moved.
+    def read_run(self, records: Sequence[ReadRecord], buffer: memoryview, done: Done, token: Any) -> None:
+        """Queues the read of chunks in slots that follow each other, padded: `buffer` must have exactly their size.
+
+        Of one chunk that is `aligned(length)`; all but the last must fill their slots. In the same await-free stretch
+        as the lookup. A result of `len(buffer)` is success; anything else is a failed read, whatever it moved.
         """
-        length, pages, number, _, _ = record
-        assert len(buffer) == aligned(length), (len(buffer), length)
+        length, pages, number, _, _ = records[0]
         owner = self._classes[pages]
-        if number < owner.per_segment:
+        assert len(buffer) == (len(records) - 1) * owner.slot_bytes + aligned(records[-1][0]), (len(buffer), length)
+        last = number + len(records) - 1
+        if last < owner.per_segment:
             self._engine.read(owner.fds[0], number * owner.slot_bytes, buffer, done, token)
-        else:
-            fd, offset = owner.place(number)
+            return
+        fd, offset = owner.place(number)
+        fd_of_last, _ = owner.place(last)
+        if fd == fd_of_last:
             self._engine.read(fd, offset, buffer, done, token)
+        else:
+            self._engine.read(fd, offset, buffer[: owner.slot_bytes], done, token)  # short: the caller reads singly
 
     def scan(self, chain_id: int | None, after: bytes = b"", limit: int = 1000) -> ScanPage:
         """Up to `limit` records of a chain (None: of all) whose keys follow `after`. Corrupt ones are left out."""

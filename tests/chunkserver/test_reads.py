@@ -1,11 +1,15 @@
 """READ and LOOKUP of one drive, over real sockets: what is there comes whole, and whatever is asked ends."""
 
+import asyncio
+import errno
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from esker.chunkserver.engine.interface import Done
 from esker.chunkserver.engine.record import record_key
 from esker.wire.checksum import checksums
 from esker.wire.errors import RequestFailed
@@ -172,7 +176,7 @@ async def test_a_read_that_waits_for_memory_can_be_cancelled(tmp_path: Path) -> 
         request_id, waiting = client.start(Method.READ, read_body([(1, 4096, 0), (99, 4096, 0)], budget_ms=30_000))
         await client.connection.call(Method.CANCEL, Cancel(request_id), Empty, timeout_s=10)
         assert waiting.over, "the cancellation is confirmed only once the request has ended"
-        assert read_answer(waiting).status == {0: Status.CANCELLED, 1: Status.CANCELLED}
+        assert read_answer(waiting).status == {0: Status.CANCELLED, 1: Status.NOT_FOUND}
         all_of_it.drop()
         confirmed = await client.connection.call(Method.CANCEL, Cancel(request_id), Empty, timeout_s=10)
         assert confirmed == Empty(), "what has ended is confirmed as well"
@@ -224,3 +228,30 @@ async def test_a_short_read_of_the_drive_is_an_error_and_no_data(drive: ServedDr
     found = await client.read([(number, 128 * KIB, 0) for number in VALUES])
     assert set(found.status.values()) == {Status.IO_ERROR}
     assert drive.counters.get("read_errors") == len(VALUES)
+
+
+async def test_neighbours_are_read_together_and_a_broken_one_fails_alone(
+    drive: ServedDrive, client: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Chunks written one after the other lie in one run; when its read fails, each is read by itself."""
+    numbers = range(100, 116)
+    for number in numbers:
+        assert (await client.create({number: content(number, 64 * KIB)}, slot_bytes=64 * KIB))[number] is Status.OK
+    reads: list[int] = []
+    engine_read = drive.engine.read
+
+    def read(fd: int, offset: int, buffer: memoryview, done: Done, token: Any) -> None:
+        reads.append(len(buffer))
+        if len(reads) == 1:
+            asyncio.get_running_loop().call_soon(done, token, -errno.EIO)
+        else:
+            engine_read(fd, offset, buffer, done, token)
+
+    monkeypatch.setattr(drive.engine, "read", read)
+    got = await client.read([(number, 64 * KIB, 0) for number in numbers])
+    assert all(got.status[at] is Status.OK for at in range(len(numbers)))
+    assert [got.data[at] for at in range(len(numbers))] == [content(number, 64 * KIB) for number in numbers]
+    assert reads == [1024 * KIB] + [64 * KIB] * len(numbers)
+    reads[:] = [0]
+    await client.read([(number, 64 * KIB, 0) for number in numbers])
+    assert reads == [0, 1024 * KIB]
