@@ -86,19 +86,21 @@ class ScanService:
     def _slice(self, request: Request, message: Scan, page: "_Page") -> None:
         if request.connection.stream.closed:
             return
-        limit = min(SLICE_RECORDS, message.limit - len(page.items))
+        limit = min(SLICE_RECORDS, message.limit - page.count)
         found, next_after = self._store.scan(message.chain_id or None, page.after, limit)
         page.looked_at += limit
+        wanted = []
         for item in found:
             _, space, _, index = split_record_key(item[0])
             if message.space and space != message.space:
                 next_after = None
                 break
             if index == 0 or not message.first_chunks:
-                page.items.append(item)
+                wanted.append(item)
+        page.add(wanted)
         if next_after is None:
             page.reply(request, b"")
-        elif len(page.items) >= message.limit or page.looked_at >= PAGE_RECORDS_MAX:
+        elif page.count >= message.limit or page.looked_at >= PAGE_RECORDS_MAX:
             page.reply(request, next_after)
         else:
             page.after = next_after
@@ -136,13 +138,20 @@ class _Page:
 
     def __init__(self, after: bytes, writes_under_way: int) -> None:
         self.after = after
-        self.items: list[Item] = []
+        self.count = 0
         self.looked_at = 0
+        self._rows: list[bytes] = []
+        self._keys: list[bytes] = []
         self._writes_under_way = writes_under_way
 
+    def add(self, items: Sequence[Item]) -> None:
+        packed, keys = _packed(items)
+        self._rows.append(packed)
+        self._keys.append(keys)
+        self.count += len(items)
+
     def reply(self, request: Request, next_after: bytes) -> None:
-        packed, keys = _packed(self.items)
-        request.reply(ScanReply(packed, keys, next_after, self._writes_under_way))
+        request.reply(ScanReply(b"".join(self._rows), b"".join(self._keys), next_after, self._writes_under_way))
 
 
 def _check(message: Scan) -> None:

@@ -21,7 +21,7 @@ from esker.wire.admin_messages import (
 )
 from esker.wire.errors import RequestFailed
 from esker.wire.status import Status
-from esker.wire.types import Namespace
+from esker.wire.types import ChainTable, Geometry, Namespace
 
 FIGURES_LIMIT_MAX = 1000
 REMOVE_LIMIT_MAX = 100
@@ -72,8 +72,11 @@ async def begin_removal(store: Store, request: NamespaceRemove, now_ms: int) -> 
     """Begin to remove the namespaces that the request names. Raises `RequestFailed`: BAD_REQUEST, NOT_FOUND (by name
     only; a prefix may fit none).
     """
-    if bool(request.name) == bool(request.prefix) or not 1 <= request.limit <= REMOVE_LIMIT_MAX:
-        raise RequestFailed(Status.BAD_REQUEST, "give one of name and prefix, and a limit of 1 to 100")
+    given = sum(map(bool, (request.name, request.prefix, request.strange)))
+    if given != 1 or not 1 <= request.limit <= REMOVE_LIMIT_MAX or not 0 <= request.strange <= 0xFFFFFFFF:
+        raise RequestFailed(Status.BAD_REQUEST, "give one of name, prefix and id, and a limit of 1 to 100")
+    if request.strange:
+        return await _remove_strange(store, request.strange, now_ms)
     check_name(request.name or request.prefix)
 
     async def body(transaction: Transaction) -> NamespaceRemoveReply:
@@ -124,6 +127,36 @@ async def _begin(transaction: Transaction, name_key: bytes, now_ms: int) -> Name
     transaction.clear(key)
     transaction.set(keys.removal(namespace_id), pack(removal))
     return namespace
+
+
+async def _remove_strange(store: Store, namespace_id: int, now_ms: int) -> NamespaceRemoveReply:
+    """Begin to remove what no namespace of the metadata owns: left from before a restore, or of a removed namespace."""
+
+    async def body(transaction: Transaction) -> NamespaceRemoveReply:
+        stored = await transaction.get(keys.namespace(namespace_id))
+        if stored is not None:
+            name = unpack(Namespace, keys.namespace(namespace_id), stored).name
+            raise RequestFailed(Status.BAD_REQUEST, f"id {namespace_id} is namespace {name!r}; remove it by its name")
+        key = keys.removal(namespace_id)
+        stored = await transaction.get(key)
+        if stored is not None:
+            return NamespaceRemoveReply((unpack(StoredRemoval, key, stored).namespace,))
+        last = int.from_bytes(await transaction.get(keys.NAMESPACE_LAST) or b"", "little")
+        if last < namespace_id:
+            # So that workers refuse the id, and it is never given.
+            transaction.set(keys.NAMESPACE_LAST, namespace_id.to_bytes(4, "little"))
+        bump_version(transaction)
+        geometry = Geometry(block_bytes_max=1).resolved()
+        tables = await read_all(transaction, keys.tables(), ChainTable)
+        if not tables:
+            raise RequestFailed(Status.NOT_READY, "the cluster has no chains yet")
+        namespace = Namespace(
+            namespace_id, f"unknown-{namespace_id}", geometry, b"", tables[-1].table_id, tables[-1].version
+        )
+        transaction.set(key, pack(StoredRemoval(namespace, now_ms, await read_version(transaction))))
+        return NamespaceRemoveReply((namespace,))
+
+    return await store.run(body, what=f"removal of namespace id {namespace_id}")
 
 
 async def removals_under_way(store: Store) -> list[StoredRemoval]:

@@ -126,7 +126,8 @@ class NamespaceFiguresReply(Message, frozen=True):
 
 
 class NamespaceRemove(Message, frozen=True):
-    """Begins to remove the namespace called `name`, or those whose names start with `prefix`: exactly one is given.
+    """Begins to remove the namespace called `name`, those whose names start with `prefix`, or what drives hold of the
+    namespace id `strange`, which the metadata does not know: exactly one is given.
 
     Answered once their names are free and the removal will go on by itself; at most `limit` at a time.
     """
@@ -134,6 +135,7 @@ class NamespaceRemove(Message, frozen=True):
     name: str = ""
     prefix: str = ""
     limit: int = 100
+    strange: int = 0
 
 
 class NamespaceRemoveReply(Message, frozen=True):

@@ -11,11 +11,12 @@ from esker.tools.admin.catalog_command import CatalogCheck, check_catalog
 from esker.tools.admin.link import ClusterLink
 from esker.tools.admin.meta_check import check_metadata
 from esker.tools.admin.meta_source import RemoteRows
+from esker.tools.admin.namespaces import remove_namespaces
 from esker.tools.dev_cluster import DevCluster
 from esker.tools.exit_codes import ExitCode
 from esker.wire.messages import ClusterStatus, ClusterStatusReply, Method
 
-from ..waiting import until
+from ..waiting import WAIT_S, until
 from .clusters import SINGLE, STRIPED, catalog, connect, down, key_of, put_all, running, value_of
 
 GOOD = {Status.OK, Status.EXISTS}
@@ -157,15 +158,17 @@ async def test_the_catalog_catches_up_after_the_metadata_server_was_killed(tmp_p
         assert await counters_are_right(cluster)
 
 
-async def test_chunks_of_no_namespace_are_named(tmp_path: Path) -> None:
+async def test_chunks_of_no_namespace_are_named_and_can_be_removed(tmp_path: Path) -> None:
     async with filled(tmp_path, 10) as (cluster, _):
         async with ClusterLink(cluster.address) as link:
             rows = RemoteRows(link)
             (name,) = (await rows.page(*_whole(keys.namespace_name("")), 10)).rows
             (record,) = (await rows.page(*keys.namespaces(), 10)).rows
             await rows.change([(name[0], name[1], None), (record[0], record[1], None)], "test")
-        result = await check(cluster)
-        assert result.strange_spaces == [1]
+        assert (await check(cluster)).strange_spaces == [1]
+        removal = remove_namespaces(cluster.address, strange=1, wait_s=WAIT_S, as_json=True)
+        assert await removal is ExitCode.FINE
+        assert (await check(cluster)).strange_spaces == []
 
 
 def _whole(prefix: bytes) -> keys.KeyRange:

@@ -92,6 +92,8 @@ async def test_a_prefix_takes_all_that_begin_with_it_a_page_at_a_time(ready_stor
         (NamespaceRemove("absent"), Status.NOT_FOUND),
         (NamespaceRemove(), Status.BAD_REQUEST),
         (NamespaceRemove("a", "a"), Status.BAD_REQUEST),
+        (NamespaceRemove("a", strange=3), Status.BAD_REQUEST),
+        (NamespaceRemove(strange=-1), Status.BAD_REQUEST),
         (NamespaceRemove("a b"), Status.BAD_REQUEST),
         (NamespaceRemove(prefix="a", limit=0), Status.BAD_REQUEST),
     ],
@@ -114,6 +116,21 @@ async def test_a_removal_whose_answer_was_lost_is_told_as_done() -> None:
     assert reply.removed == (namespace,)
     assert len(await removals_under_way(store)) == 1
     await store.aclose()
+
+
+async def test_an_id_that_no_namespace_has_can_be_removed(ready_store: Store) -> None:
+    await make(ready_store, "a")
+    with pytest.raises(RequestFailed, match="id 1 is namespace 'a'; remove it by its name"):
+        await begin_removal(ready_store, NamespaceRemove(strange=1), now_ms=1)
+    before = await routing_of(ready_store)
+    reply = await begin_removal(ready_store, NamespaceRemove(strange=40), now_ms=1)
+    assert await begin_removal(ready_store, NamespaceRemove(strange=40), now_ms=2) == reply
+    (removal,) = await removals_under_way(ready_store)
+    after = await routing_of(ready_store)
+    assert removal.namespace.namespace_id == after.namespace_last == 40
+    assert removal.routing_version == after.version > before.version
+    (fresh,) = await make(ready_store, "b")
+    assert fresh.namespace_id == 41
 
 
 async def test_a_name_without_a_record_is_not_removed_blindly(ready_store: Store) -> None:

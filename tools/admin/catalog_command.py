@@ -166,7 +166,10 @@ def _explain(result: CatalogCheck, *, repair: bool) -> None:
         _print_all(f"{each.name} was not checked whole: ", each.unchecked)
     _print_all("not looked at: ", result.unchecked)
     for space in result.strange_spaces:
-        print_line(f"drives hold chunks of namespace {space}, which the metadata does not know")
+        print_line(
+            f"drives hold chunks of namespace id {space}, which the metadata does not know; "
+            f"esker admin purge --id {space} removes them"
+        )
     left = sum(each.wrong - each.repaired for each in result.namespaces)
     if left and not repair:
         print_line(f"{left} blocks differ; --repair has the drives tell the catalog again")

@@ -71,17 +71,18 @@ async def show_namespace(cluster: str, name: str, *, as_json: bool) -> ExitCode:
 
 
 async def remove_namespaces(
-    cluster: str, *, name: str = "", tenant: str = "", wait_s: float | None, as_json: bool
+    cluster: str, *, name: str = "", tenant: str = "", strange: int = 0, wait_s: float | None, as_json: bool
 ) -> ExitCode:
-    """Begins the removal of a namespace, or of a tenant's, and waits for its end up to `wait_s` (None: not at all).
+    """Begins the removal of a namespace, of a tenant's, or of what drives hold of an id that is no namespace's, and
+    waits for its end up to `wait_s` (None: not at all).
 
     `DEGRADED` where the wait ends before the removal does, which goes on.
     """
     prefix = tenant and tenant.rstrip(TENANT_SEPARATOR) + TENANT_SEPARATOR
-    if not name and not prefix.rstrip(TENANT_SEPARATOR):
+    if not name and not strange and not prefix.rstrip(TENANT_SEPARATOR):
         raise UserError("name the namespace, or the tenant whose namespaces are to be removed")
     async with ClusterLink(cluster) as link:
-        removed = await _begin(link, name, prefix)
+        removed = await (_begin_strange(link, strange) if strange else _begin(link, name, prefix))
         left = await _wait(link, {namespace.namespace_id for namespace in removed}, wait_s)
     if as_json:
         print_json({
@@ -149,6 +150,16 @@ async def _begin(link: ClusterLink, name: str, prefix: str) -> list[Namespace]:
         removed.update({namespace.namespace_id: namespace for namespace in page})
         if len(page) < PURGE_PAGE:
             return list(removed.values())
+
+
+async def _begin_strange(link: ClusterLink, namespace_id: int) -> list[Namespace]:
+    try:
+        ask = NamespaceRemove(strange=namespace_id)
+        return list((await link.meta(Method.NAMESPACE_REMOVE, ask, NamespaceRemoveReply)).removed)
+    except RequestFailed as error:
+        if error.status is Status.BAD_REQUEST:
+            raise UserError(error.message) from error
+        raise
 
 
 async def _wait(link: ClusterLink, removed: set[int], wait_s: float | None) -> list[NamespaceFigures]:

@@ -83,25 +83,33 @@ def purge(
     cluster: RunningCluster,
     tenant: Annotated[str, typer.Option(help="Every namespace whose name starts with TENANT/.")] = "",
     namespace: Annotated[str, typer.Option(help="This namespace.", metavar="NAME")] = "",
+    strange: Annotated[
+        int,
+        typer.Option(
+            "--id", min=0, help="Chunks of this namespace id, which a catalog check found unknown.", metavar="ID"
+        ),
+    ] = 0,
     wait: Wait = None,
     json: Json = False,
 ) -> None:
     """Remove everything of a tenant, or one namespace, in the background. Exit codes as for namespaces remove."""
     from esker.wire.errors import UserError
 
-    if bool(tenant) == bool(namespace):
-        raise UserError("give one of --tenant and --namespace")
-    _remove(cluster, name=namespace, tenant=tenant, wait=wait, json=json)
+    if sum(map(bool, (tenant, namespace, strange))) != 1:
+        raise UserError("give one of --tenant, --namespace and --id")
+    _remove(cluster, name=namespace, tenant=tenant, strange=strange, wait=wait, json=json)
 
 
-def _remove(cluster: str, *, name: str, tenant: str, wait: str | None, json: bool) -> None:
+def _remove(cluster: str, *, name: str, tenant: str, strange: int = 0, wait: str | None, json: bool) -> None:
     from esker.runtime import logging
     from esker.tools.admin.namespaces import remove_namespaces
     from esker.tools.running import run_command
 
     logging.configure("admin")
     wait_s = None if wait is None else seconds(wait)
-    finish(run_command(remove_namespaces(cluster, name=name, tenant=tenant, wait_s=wait_s, as_json=json)))
+    finish(
+        run_command(remove_namespaces(cluster, name=name, tenant=tenant, strange=strange, wait_s=wait_s, as_json=json))
+    )
 
 
 @admin_app.command("blocks")
