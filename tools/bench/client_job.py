@@ -123,10 +123,18 @@ class Load:
         workload = self._workload
         state = _Turn(turn, workload)
         drives = _drive_bytes(self._client)
-        started_s = time.perf_counter()
-        state.end_s = started_s + workload.runtime_s
-        await all_or_none(self._calls(state) for _ in range(workload.calls))
-        seconds = time.perf_counter() - started_s
+        # As in an engine, memory and the blocks' keys are there before the transfer.
+        keys = [self._blocks.key(-1, number) for number in range(workload.blocks)] if workload.mode.reads else []
+        places = [await self._client.pool.acquire_wait(workload.batch, SLOT_WAIT_S) for _ in range(workload.calls)]
+        try:
+            started_s = time.perf_counter()
+            state.end_s = started_s + workload.runtime_s
+            await all_or_none(self._calls(state, keys, slots) for slots in places)
+            seconds = time.perf_counter() - started_s
+        finally:
+            for slots in places:
+                for slot in slots:
+                    slot.release()
         if workload.mode.writes:
             self.written[turn] = state.written
         return Measured(
@@ -140,38 +148,33 @@ class Load:
             wrong_blocks=state.wrong_blocks,
         )
 
-    async def _calls(self, state: "_Turn") -> None:
+    async def _calls(self, state: "_Turn", keys: Sequence[bytes], slots: Sequence[Slot]) -> None:
         while time.perf_counter() < state.end_s:
             writing = state.next_writes()
             numbers = state.take(writing)
             if not numbers:
                 state.end_s = 0.0
                 return
-            slots = await self._client.pool.acquire_wait(len(numbers), SLOT_WAIT_S)
-            try:
-                if writing:
-                    await self._write(state, numbers, slots)
-                else:
-                    await self._read(state, numbers, slots)
-            finally:
-                for slot in slots:
-                    slot.release()
+            if writing:
+                await self._write(state, numbers, slots[: len(numbers)])
+            else:
+                await self._read(state, numbers, [keys[number] for number in numbers], slots[: len(numbers)])
 
-    async def _read(self, state: "_Turn", numbers: Sequence[int], slots: Sequence[Slot]) -> None:
-        keys = [self._blocks.key(-1, number) for number in numbers]
+    async def _read(self, state: "_Turn", numbers: Sequence[int], keys: Sequence[bytes], slots: Sequence[Slot]) -> None:
         before_s = time.perf_counter()
         results = await self._client.get(keys, slots)
         seconds = time.perf_counter() - before_s
-        fine = 0
-        for number, slot, result in zip(numbers, slots, results, strict=True):
-            if result.status is not Status.OK:
-                state.failures[result.status.name] += 1
-                self._blocks.refill(slot)
-                continue
-            fine += 1
-            if self._verify and not self._blocks.right(slot, -1, number):
-                state.wrong_blocks += 1
-                self._blocks.refill(slot)
+        fine = [result.status for result in results].count(Status.OK)
+        if fine < len(results):
+            for slot, result in zip(slots, results, strict=True):
+                if result.status is not Status.OK:
+                    state.failures[result.status.name] += 1
+                    self._blocks.refill(slot)
+        if self._verify:
+            for number, slot, result in zip(numbers, slots, results, strict=True):
+                if result.status is Status.OK and not self._blocks.right(slot, -1, number):
+                    state.wrong_blocks += 1
+                    self._blocks.refill(slot)
         state.read_latencies.append((seconds, fine))
 
     async def _write(self, state: "_Turn", numbers: Sequence[int], slots: Sequence[Slot]) -> None:
