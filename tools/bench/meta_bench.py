@@ -44,6 +44,8 @@ STOP_TIMEOUT_S = 10.0
 CALL_TIMEOUT_S = 30.0
 STORED_KEYS = 100_000
 KEY_BYTES = 32
+FIRST_VERSION, CHAIN_ID = 5 << 40, 300
+"""As large as in a cluster of many chains whose workers have been started a few times."""
 Step = Callable[[int], Awaitable[int]]
 """One step of a numbered task; how much it did."""
 
@@ -141,8 +143,8 @@ class Server:
         now_ms = time.time_ns() // 1_000_000
         objects = block_objects(names, self.namespace.salt)
         return tuple(
-            CatalogEntry(self.namespace.namespace_id, object_id, name, MIB, 1, now_ms, version, 1)
-            for version, (name, object_id) in enumerate(zip(names, objects, strict=True), 100_000)
+            CatalogEntry(self.namespace.namespace_id, object_id, name, MIB, 1, now_ms, version, CHAIN_ID)
+            for version, (name, object_id) in enumerate(zip(names, objects, strict=True), FIRST_VERSION)
         )
 
 
