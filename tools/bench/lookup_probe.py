@@ -64,7 +64,7 @@ async def measure(
                 exists_ms.append((time.perf_counter() - started) * 1000)
                 assert all(present)
         finally:
-            written, _ = await writer.communicate()
+            written, _ = await writer.communicate(b"")  # closes its stdin, which ends it
         await client.aclose()
         return {
             "keys": keys,
