@@ -18,6 +18,8 @@ from esker.kvclient import Geometry, KVCacheClient, Status
 from esker.runtime import logging
 from esker.runtime.process import run
 from esker.tools.dev_cluster import DevCluster
+from esker.tools.exit_codes import ExitCode
+from esker.tools.running import run_command
 from esker.wire.limits import GIB, MIB
 
 BLOCK_BYTES = 4096
@@ -124,11 +126,11 @@ def main(
 
         raise typer.Exit(run(work, watch_stdin=True))
 
-    async def probe(stop: asyncio.Event) -> int:
+    async def probe() -> ExitCode:
         print(json.dumps(await measure(directory, drives, replicas, keys, write_mb_s, rounds)))
-        return 0
+        return ExitCode.FINE
 
-    raise typer.Exit(run(probe))
+    raise typer.Exit(run_command(probe()))
 
 
 if __name__ == "__main__":

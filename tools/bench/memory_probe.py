@@ -4,7 +4,6 @@ Run as `python -m esker.tools.bench.memory_probe --dir DIR`; prints one JSON obj
 /proc/PID/status: shared memory (a client's pool, mapped by a worker) is its owner's.
 """
 
-import asyncio
 import json
 import os
 from pathlib import Path
@@ -14,8 +13,9 @@ import typer
 
 from esker.kvclient import Geometry, KVCacheClient, Status
 from esker.runtime import logging
-from esker.runtime.process import run
 from esker.tools.dev_cluster import DevCluster
+from esker.tools.exit_codes import ExitCode
+from esker.tools.running import run_command
 from esker.wire.limits import GIB, MIB
 
 BLOCK_BYTES = 4096
@@ -70,11 +70,11 @@ def main(directory: Annotated[Path | None, typer.Option("--dir")] = None, chunks
     """Measure the memory of a worker and of a client."""
     logging.configure("memory")
 
-    async def probe(stop: asyncio.Event) -> int:
+    async def probe() -> ExitCode:
         print(json.dumps(await measure(directory, chunks)))
-        return 0
+        return ExitCode.FINE
 
-    raise typer.Exit(run(probe))
+    raise typer.Exit(run_command(probe()))
 
 
 if __name__ == "__main__":
