@@ -10,7 +10,7 @@ from esker.meta.catalog import Totals, read_totals
 from esker.meta.namespaces import check_name
 from esker.meta.records import StoredRemoval, pack, unpack
 from esker.meta.routing import bump_version, read_all, read_version
-from esker.meta.store.base import Store, Transaction, after_key, after_prefix
+from esker.meta.store.base import KeyValue, Store, Transaction, after_key, after_prefix
 from esker.wire.admin_messages import (
     NamespaceFigures,
     NamespaceFiguresGet,
@@ -24,6 +24,8 @@ from esker.wire.status import Status
 from esker.wire.types import ChainTable, Geometry, Namespace
 
 FIGURES_LIMIT_MAX = 1000
+Found = tuple[Namespace, StoredRemoval | None]
+"""A namespace, and its removal if it is being removed."""
 REMOVE_LIMIT_MAX = 100
 
 
@@ -36,26 +38,47 @@ async def namespace_figures(store: Store, request: NamespaceFiguresGet) -> Names
         raise RequestFailed(Status.BAD_REQUEST, f"malformed page; allowed: limit 1 to {FIGURES_LIMIT_MAX}")
 
     async def body(transaction: Transaction) -> NamespaceFiguresReply:
-        namespaces = await _page(transaction, keys.namespaces(), keys.namespace(request.after_id), request)
-        removals = await _page(transaction, keys.removals(), keys.removal(request.after_id), request)
-        totals = await read_totals(transaction)
-        found = [_figures(unpack(Namespace, key, stored), totals, None) for key, stored in namespaces]
-        for key, stored in removals:
-            removal = unpack(StoredRemoval, key, stored)
-            found.append(_figures(removal.namespace, totals, removal))
-        found.sort(key=lambda figures: figures.namespace.namespace_id)
-        named = [figures for figures in found if request.name in ("", figures.namespace.name)]
-        return NamespaceFiguresReply(tuple(named[: request.limit]))
+        found = await (_called(transaction, request.name) if request.name else _page(transaction, request))
+        if not found:
+            return NamespaceFiguresReply(())
+        ids = [namespace.namespace_id for namespace, _ in found]
+        counters = (keys.counters_of(min(ids))[0], keys.counters_of(max(ids))[1])
+        totals = await read_totals(transaction, counters)
+        return NamespaceFiguresReply(tuple(_figures(namespace, totals, removal) for namespace, removal in found))
 
     return await store.run(body, what="reading the namespaces' figures")
 
 
-async def _page(
-    transaction: Transaction, key_range: keys.KeyRange, after: bytes, request: NamespaceFiguresGet
-) -> list[tuple[bytes, bytes]]:
-    _, end = key_range
-    limit = 0 if request.name else request.limit
-    return await transaction.get_range(after_key(after), end, limit=limit, snapshot=True)
+async def _page(transaction: Transaction, request: NamespaceFiguresGet) -> list[Found]:
+    """The next ones by id."""
+    live_begin, removal_begin = keys.namespace(request.after_id), keys.removal(request.after_id)
+    live = await _rows(transaction, after_key(live_begin), keys.namespaces()[1], request.limit)
+    leaving = await _rows(transaction, after_key(removal_begin), keys.removals()[1], request.limit)
+    found: list[Found] = [(unpack(Namespace, key, stored), None) for key, stored in live]
+    for key, stored in leaving:
+        removal = unpack(StoredRemoval, key, stored)
+        found.append((removal.namespace, removal))
+    return sorted(found, key=lambda each: each[0].namespace_id)[: request.limit]
+
+
+async def _called(transaction: Transaction, name: str) -> list[Found]:
+    """Those of this name: at most one that is live, and any number that is being removed."""
+    found: list[Found] = [
+        (removal.namespace, removal)
+        for removal in await read_all(transaction, keys.removals(), StoredRemoval)
+        if removal.namespace.name == name
+    ]
+    stored_id = await transaction.get(keys.namespace_name(name), snapshot=True)
+    if stored_id is not None:
+        key = keys.namespace(int.from_bytes(stored_id, "little"))
+        stored = await transaction.get(key, snapshot=True)
+        if stored is not None:
+            found.append((unpack(Namespace, key, stored), None))
+    return found
+
+
+async def _rows(transaction: Transaction, begin: bytes, end: bytes, limit: int) -> list[KeyValue]:
+    return await transaction.get_range(begin, end, limit=limit, snapshot=True)
 
 
 def _figures(namespace: Namespace, totals: Totals, removal: StoredRemoval | None) -> NamespaceFigures:

@@ -125,10 +125,10 @@ class Catalog:
         return await self._store.run(body, what="dropping a removed namespace's blocks", timeout_s=REPORT_TIMEOUT_S)
 
 
-async def read_totals(transaction: Transaction) -> Totals:
-    """The figures of all namespaces. No conflict when they change."""
+async def read_totals(transaction: Transaction, counters: keys.KeyRange | None = None) -> Totals:
+    """The figures of all namespaces, or of those whose counters are in the range. No conflict when they change."""
     totals: dict[int, list[int]] = {}
-    for key, stored in await transaction.get_range(*keys.counters(), snapshot=True):
+    for key, stored in await transaction.get_range(*(counters or keys.counters()), snapshot=True):
         namespace_id, figure = keys.split_counter(key)
         totals.setdefault(namespace_id, [0, 0])[figure - keys.BLOCKS] += int.from_bytes(stored, "little", signed=True)
     return {namespace_id: (blocks, size) for namespace_id, (blocks, size) in totals.items()}
