@@ -25,7 +25,7 @@ from esker.wire.limits import GIB, MIB
 BLOCK_BYTES = 4096
 STORE_BATCH = 1000
 WRITE_BLOCK_BYTES = MIB
-WRITER_WARMUP_S = 1.0
+WRITER_START_TIMEOUT_S = 30.0
 
 
 async def measure(
@@ -54,7 +54,9 @@ async def measure(
             stdout=asyncio.subprocess.PIPE,
         )
         try:
-            await asyncio.sleep(WRITER_WARMUP_S)
+            assert writer.stdout is not None
+            async with asyncio.timeout(WRITER_START_TIMEOUT_S):
+                await writer.stdout.readline()  # it writes
             match_ms, exists_ms = [], []
             for _ in range(rounds):
                 started = time.perf_counter()
@@ -89,6 +91,8 @@ async def write(address: str, mb_s: int, stop: asyncio.Event) -> float:
         names = [os.urandom(16) for _ in range(4)]
         results = await client.put(names, [value] * 4)
         written += sum(result.status is Status.OK for result in results) * WRITE_BLOCK_BYTES
+        if not recent:
+            print("writing", flush=True)
         recent.append(names)
         if len(recent) > 64:
             await client.remove(recent.pop(0))
