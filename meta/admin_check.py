@@ -173,13 +173,10 @@ class MetadataCheck:
             self._add("namespace-last", keys.NAMESPACE_LAST, problem, repair)
 
     def _counters(self) -> None:
-        for key, value in self._all("counter", int).items():
-            namespace_id, figure = keys.split_counter(key)
+        for key in self._all("counter", int):
+            namespace_id, _ = keys.split_counter(key)
             if namespace_id not in self.namespaces and namespace_id not in self.removals:
                 self._drop("counter", key, f"it counts for namespace {namespace_id}, which does not exist")
-            elif value < 0:
-                what = "blocks" if figure == keys.BLOCKS else "bytes"
-                self._add("counter", key, f"it counts {value} {what}")
 
     def _reports(self, drives: set[str]) -> None:
         for key in self._values.get("report", {}):

@@ -104,10 +104,6 @@ BEYOND_REPAIR: list[tuple[Callable[[Rows], object], str]] = [
     (lambda rows: change_namespace(rows, 1, namespace_id=2), "it says that it is namespace 2"),
     (lambda rows: change_namespace(rows, 2, name="a"), "share the name"),
     (lambda rows: rows.update({keys.namespace(3): rows[keys.namespace(1)]}), "it says that it is namespace 1"),
-    (
-        lambda rows: rows.update({keys.counter(1, 1, 0): (-3).to_bytes(8, "little", signed=True)}),
-        "it counts -3 blocks",
-    ),
 ]
 
 

@@ -63,14 +63,15 @@ async def test_wrong_counters_are_found_and_put_right(store: Store) -> None:
         {
             keys.counter(1, keys.BLOCKS, 3): (77).to_bytes(8, "little"),
             keys.counter(2, keys.BYTES, 4): None,
+            keys.counter(2, keys.BLOCKS, 5): (-3).to_bytes(8, "little", signed=True),
             keys.counter(9, keys.BYTES, 4): bytes(8),
         },
     )
     result = await check(store)
     assert result.exit_code() is ExitCode.DIFFERENCES
-    assert len(result.findings) == 3
+    assert len(result.findings) == 4
     result = await check(store, repair=True)
-    assert (result.exit_code(), len(result.repaired)) == (ExitCode.FINE, 3)
+    assert (result.exit_code(), len(result.repaired)) == (ExitCode.FINE, 4)
     assert (await check(store)).findings == []
     assert await Catalog(store).totals() == {1: (100, 10_000), 2: (100, 10_000)}
 
