@@ -24,6 +24,8 @@ RETRY_DELAY_S = 0.1
 """Between rounds over all addresses while none answers."""
 ATTEMPT_S_MIN = 0.25
 """A server gets half of the time that is left, so that another can still answer, but not less than this."""
+ATTEMPT_S_LEAST = 0.001
+"""With less time than this left nothing is tried again: it would only hide why the earlier attempts failed."""
 
 
 def parse_addresses(text: str) -> list[TcpAddress]:
@@ -111,10 +113,10 @@ class MetaClient:
         deadline = loop.time() + timeout_s
         reason: Exception | None = None
         failures = unavailable = 0
-        while (left_s := deadline - loop.time()) > 0:
+        while (left_s := deadline - loop.time()) > ATTEMPT_S_LEAST or reason is None:
             link: _Link | None = None
             try:
-                link = await self._connected(left_s)
+                link = await self._connected(max(ATTEMPT_S_LEAST, left_s))
                 with link.used() as connection:
                     attempt_s = self._attempt_s(max(0.001, deadline - loop.time()))
                     reply = await connection.call(method, body, reply_type, timeout_s=attempt_s)
