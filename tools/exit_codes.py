@@ -28,7 +28,7 @@ MEANING = {
     ExitCode.WRONG_BYTES: "wrong bytes were read",
     ExitCode.UNREACHABLE: "the cluster could not be reached in time",
     ExitCode.DIFFERENCES: "a check found what does not agree, and it was not (all) repaired",
-    ExitCode.INTERRUPTED: "interrupted by Ctrl-C",
+    ExitCode.INTERRUPTED: "interrupted by Ctrl-C (dev, meta and chunkserver run until then: 0)",
 }
 
 

@@ -56,7 +56,7 @@ def bench(
     baseline_dir: Annotated[
         list[Path] | None,
         typer.Option(
-            help="Where the baseline's files go. [default: the drives' directories]", rich_help_panel=COMPARISON
+            help="Where the baseline's files go. Default: the drives' directories.", rich_help_panel=COMPARISON
         ),
     ] = None,
     output_format: Annotated[str, typer.Option(help="normal or json.", rich_help_panel=COMPARISON)] = "normal",

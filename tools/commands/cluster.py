@@ -10,7 +10,7 @@ from esker.tools.commands.options import finish, size
 
 def dev(
     directory: Annotated[
-        Path | None, typer.Argument(help="Where everything stands; made if absent. [default: ./esker-dev]")
+        Path | None, typer.Argument(help="Where everything stands; made if absent. Default: ./esker-dev.")
     ] = None,
     drives: Annotated[int | None, typer.Option(min=1, max=64, help="Drives.", show_default="4")] = None,
     replicas: Annotated[int | None, typer.Option(min=1, max=8, help="Copies of every block.", show_default="2")] = None,
