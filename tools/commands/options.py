@@ -58,7 +58,7 @@ RunningCluster = Annotated[
 ]
 Directory = Annotated[
     Path | None,
-    typer.Option("--dir", help="Where a cluster of its own keeps its drives. [default: a temporary directory]"),
+    typer.Option("--dir", help="Where a cluster of its own keeps its drives. Default: a temporary directory."),
 ]
 Drives = Annotated[int, typer.Option(min=1, max=64, help="Drives of a cluster of its own.")]
 Replicas = Annotated[int, typer.Option(min=1, max=8, help="Copies of every block in a cluster of its own.")]
