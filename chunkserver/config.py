@@ -13,6 +13,8 @@ class DriveConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Hard cap on what esker stores there."""
     port: int = 0
     """0: any free one, kept while the supervisor lives."""
+    port_is_wish: bool = False
+    """When `port` is taken, any other will do."""
 
 
 class ChunkserverConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

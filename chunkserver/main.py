@@ -10,7 +10,7 @@ from esker.wire.listen import check_listen_address
 
 
 async def serve(config: ChunkserverConfig, changed: Callable[[WorkerState], None], stop: asyncio.Event) -> None:
-    """Serves until `stop`. `changed` is called whenever a worker became ready or failed for good.
+    """Serves until `stop`. `changed` is called whenever a worker became ready, is in trouble or failed for good.
 
     Raises `UserError`, with every drive's reason, when no drive can be served.
     """

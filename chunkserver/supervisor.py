@@ -1,7 +1,9 @@
 """A node's supervisor: one worker process per drive, restarted with back-off when it dies, killed when it hangs.
 
 Owns processes and nothing of their data. A worker that ends because of the user's set-up (exit code 2) is not
-restarted: its reason is reported. stdin of a worker is a pipe held here, so that no worker outlives its supervisor.
+restarted: its reason is reported. One that cannot start at present (a port or a drive in use, a full disk, a silent
+metadata server) is reported too, and started again like one that died. stdin of a worker is a pipe held here, so that
+no worker outlives its supervisor.
 """
 
 import asyncio
@@ -14,7 +16,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from esker.chunkserver.config import POOL_BYTES_MIN, ChunkserverConfig, DriveConfig, WorkerConfig
-from esker.chunkserver.worker import EXIT_USER_ERROR
+from esker.chunkserver.worker import EXIT_NOT_NOW, EXIT_USER_ERROR
 from esker.runtime.logging import get_logger
 from esker.wire.errors import UserError
 
@@ -39,13 +41,16 @@ class WorkerState:
     socket: str = ""
     engine: str = ""
     restarts: int = 0
+    trouble: str = ""
+    """Why its last start came to nothing although a later one may succeed; empty once it serves."""
     failure: str = ""
     """Why it will not be started again; empty while it will."""
     ready: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Supervisor:
-    """Runs the workers of `config` until told to stop. `changed` is called when one became ready or failed for good."""
+    """Runs the workers of `config` until told to stop. `changed` is called when one became ready, failed for good,
+    or has another trouble than before."""
 
     def __init__(self, config: ChunkserverConfig, changed: Callable[[WorkerState], None]) -> None:
         _check(config)
@@ -69,29 +74,38 @@ class Supervisor:
         backoff_s = BACKOFF_MIN_S
         while not stop.is_set():
             started = loop.time()
-            code = await self._run_once(worker, stop)
+            code, reason = await self._run_once(worker, stop)
             worker.ready.clear()
             if stop.is_set():
                 return
             if code == EXIT_USER_ERROR:
-                worker.failure = worker.failure or "the worker refused its configuration"
+                worker.failure = reason or "the worker refused its configuration"
                 log.error("a worker cannot serve its drive", drive=worker.drive.directory, reason=worker.failure)
                 self._changed(worker)
                 return
             if loop.time() - started > STEADY_S:
                 backoff_s = BACKOFF_MIN_S
             worker.restarts += 1
-            log.warning(
-                "a worker died; starting it again", drive=worker.drive.directory, exit_code=code, delay_s=backoff_s
-            )
+            self._tell_of_end(worker, code, reason, backoff_s)
             try:
                 async with asyncio.timeout(backoff_s):
                     await stop.wait()
             except TimeoutError:
                 backoff_s = min(BACKOFF_MAX_S, 2 * backoff_s)
 
-    async def _run_once(self, worker: WorkerState, stop: asyncio.Event) -> int:
-        """Starts the worker and stays until it has ended; returns its exit code."""
+    def _tell_of_end(self, worker: WorkerState, code: int, reason: str, delay_s: float) -> None:
+        directory = worker.drive.directory
+        if code != EXIT_NOT_NOW:
+            log.warning("a worker died; starting it again", drive=directory, exit_code=code, delay_s=delay_s)
+            return
+        if reason == worker.trouble:
+            return  # said already: one line for each trouble, however often it is met
+        log.warning("a drive cannot be served yet; trying again", drive=directory, reason=reason)
+        worker.trouble = reason
+        self._changed(worker)
+
+    async def _run_once(self, worker: WorkerState, stop: asyncio.Event) -> tuple[int, str]:
+        """Starts the worker and stays until it has ended; returns its exit code and what it said of the reason."""
         config = self._config
         worker_config = WorkerConfig(
             cluster=config.cluster,
@@ -103,7 +117,7 @@ class Supervisor:
             engine=config.engine,
             pool_bytes=config.pool_bytes,
             join_timeout_s=config.join_timeout_s,
-            keep_port=worker.drive.port != 0,
+            keep_port=worker.drive.port != 0 and not worker.drive.port_is_wish,
         )
         process = await asyncio.create_subprocess_exec(
             sys.executable,
@@ -125,11 +139,15 @@ class Supervisor:
             process.stdin.close()
             code = await _end(process)
             listening.cancel()
-            await asyncio.gather(listening, return_exceptions=True)
-        return code
+            (heard,) = await asyncio.gather(listening, return_exceptions=True)
+        return code, heard if isinstance(heard, str) else ""
 
-    async def _listen(self, worker: WorkerState, process: asyncio.subprocess.Process) -> None:
-        """Follows the worker's lines until it closes its stdout, or kills it when none comes."""
+    async def _listen(self, worker: WorkerState, process: asyncio.subprocess.Process) -> str:
+        """Follows the worker's lines until it closes its stdout, or kills it when none comes.
+
+        Returns the reason that it gave for its end, if it did.
+        """
+        reason = ""
         assert process.stdout is not None
         while True:
             try:
@@ -138,17 +156,18 @@ class Supervisor:
             except TimeoutError:
                 log.error("a worker gives no sign of life; killing it", drive=worker.drive.directory, pid=worker.pid)
                 process.kill()
-                return
+                return reason
             if not line:
-                return
+                return reason
             event = json.loads(line)
             if event["event"] == "ready":
                 worker.port, worker.drive_id = event["port"], event["drive_id"]
                 worker.socket, worker.engine = event["socket"], event["engine"]
+                worker.trouble = ""
                 worker.ready.set()
                 self._changed(worker)
             elif event["event"] == "failed":
-                worker.failure = event["reason"]
+                reason = event["reason"]
 
 
 async def _end(process: asyncio.subprocess.Process) -> int:

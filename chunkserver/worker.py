@@ -1,10 +1,12 @@
 """One drive's worker process: opens the drive, serves it, and tells its supervisor through stdout.
 
 Started as `python -m esker.chunkserver.worker CONFIG` with a pipe as stdin, whose end stops it. Lines on stdout are
-JSON objects: `ready` once it serves, then `alive` every second.
+JSON objects: `ready` once it serves, then `alive` every second; or `failed` with the reason. Its exit code then says
+whether the same start may succeed later (`EXIT_NOT_NOW`) or somebody has to change something (`EXIT_USER_ERROR`).
 """
 
 import asyncio
+import errno
 import json
 import os
 import sys
@@ -15,7 +17,7 @@ import msgspec
 from esker.chunkserver.catalog_reports import CatalogReports
 from esker.chunkserver.cluster_view import ClusterView
 from esker.chunkserver.config import WorkerConfig
-from esker.chunkserver.engine.errors import DriveOwned
+from esker.chunkserver.engine.errors import DriveOwned, NotNow
 from esker.chunkserver.engine.io import IoEngine, open_engine
 from esker.chunkserver.engine.store import DriveStore
 from esker.chunkserver.memories import ClientMemories
@@ -44,7 +46,7 @@ DRAIN_TIMEOUT_S = 5.0
 REPORTS_TIMEOUT_S = 2.0
 OWNER_TIMEOUT_S = 3.0
 OWNER_RETRY_S = 0.05
-EXIT_OK, EXIT_INTERNAL, EXIT_USER_ERROR = 0, 1, 2
+EXIT_OK, EXIT_INTERNAL, EXIT_USER_ERROR, EXIT_NOT_NOW = 0, 1, 2, os.EX_TEMPFAIL
 
 
 async def serve(config: WorkerConfig, stop: asyncio.Event) -> int:
@@ -92,11 +94,19 @@ async def _find_cluster(meta: MetaClient, config: WorkerConfig) -> str:
         return (await meta.peer(timeout_s=config.join_timeout_s)).cluster_id
     except EskerError as error:
         if not _has_superblock(config.directory):
-            raise UserError(f"{config.directory} is a new drive, and {error}") from error
+            kind = NotNow if _may_pass(error) else UserError
+            raise kind(f"{config.directory} is a new drive, and {error}") from error
         log.warning("serving without a metadata server", directory=config.directory, reason=str(error))
         return ""
     finally:
         await meta.aclose()
+
+
+def _may_pass(error: EskerError) -> bool:
+    """Whether the metadata server is silent, or busy with itself; it refused this worker otherwise."""
+    if isinstance(error, RequestFailed):
+        return error.status is Status.UNAVAILABLE
+    return not isinstance(error, UserError)
 
 
 def _has_superblock(directory: str) -> bool:
@@ -158,7 +168,8 @@ class _Drive:
             except EskerError as error:
                 refused = isinstance(error, RequestFailed) and error.status is not Status.UNAVAILABLE
                 if refused or not had_routing:
-                    raise UserError(f"{self._config.directory} cannot join the cluster: {error}") from error
+                    kind = NotNow if _may_pass(error) else UserError
+                    raise kind(f"{self._config.directory} cannot join the cluster: {error}") from error
             await self._run(stop, own, meta_link)
             for successor in view.used_links():
                 await successor.aclose()
@@ -174,8 +185,11 @@ class _Drive:
         config = self._config
         try:
             return await server.listen_tcp(config.host, config.port)
-        except UserError:
+        except UserError as error:
+            taken = isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EADDRINUSE
             if config.keep_port or config.port == 0:
+                if taken:
+                    raise NotNow(str(error)) from error
                 raise
             return await server.listen_tcp(config.host, 0)
 
@@ -220,6 +234,7 @@ class _Drive:
                 await asyncio.wait((stopping, background), timeout=ALIVE_INTERVAL_S, return_when="FIRST_COMPLETED")
                 if background.done():
                     background.result()
+                self._store.check_place()
                 _tell({"event": "alive"})
         finally:
             stopping.cancel()
@@ -241,9 +256,10 @@ def main() -> int:
     logging.configure(f"worker:{os.path.basename(config.directory.rstrip('/')) or config.directory}")
     try:
         return run(lambda stop: serve(config, stop), watch_stdin=True)
-    except (UserError, SettingError) as error:
+    except (EskerError, SettingError) as error:
         _tell({"event": "failed", "reason": " ".join(str(error).split())})
-        return EXIT_USER_ERROR
+        final = isinstance(error, UserError | SettingError) and not isinstance(error, NotNow)
+        return EXIT_USER_ERROR if final else EXIT_NOT_NOW
 
 
 if __name__ == "__main__":

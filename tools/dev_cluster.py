@@ -27,6 +27,9 @@ log = get_logger("tools.dev")
 READY_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 25.0
 RESTART_DELAY_S = 0.5
+RESTART_DELAY_MAX_S = 5.0
+STEADY_S = 10.0
+"""A process that lived this long is started again with the shortest delay."""
 HOST = "127.0.0.1"
 
 
@@ -39,13 +42,14 @@ class MetaUp(msgspec.Struct):
 
 
 class WorkerUp(msgspec.Struct):
-    """Line of `esker chunkserver --json`: a worker serves, or failed for good."""
+    """Line of `esker chunkserver --json`: a worker serves, cannot start yet, or failed for good."""
 
     directory: str
     pid: int
     port: int
     drive_id: str
     engine: str
+    trouble: str
     failure: str
 
 
@@ -88,6 +92,7 @@ class DevCluster:
         self._children: dict[str, Child] = {}
         self._keepers: list[asyncio.Task[None]] = []
         self._workers: dict[str, WorkerUp] = {}
+        self._troubles: dict[str, str] = {}
         self._changed = asyncio.Event()
         self._meta_up = MetaUp(HOST, 0, "")
         self._meta_pid = 0
@@ -102,7 +107,8 @@ class DevCluster:
                 await self._start()
         except TimeoutError:
             await self._stop()
-            raise DeadlineExceeded(f"the cluster was not ready within {READY_TIMEOUT_S:g} s") from None
+            reasons = "".join(f"; {directory}: {trouble}" for directory, trouble in self._troubles.items())
+            raise DeadlineExceeded(f"the cluster was not ready within {READY_TIMEOUT_S:g} s{reasons}") from None
         except BaseException:
             await self._stop()
             raise
@@ -171,13 +177,15 @@ class DevCluster:
     async def _start(self) -> None:
         await self._start_first_meta()
         self._keep("meta", lambda: self._start_meta(self._meta_up.port), self._drain)
-        ports = [free_port(port) for port in self.state.worker_ports] or [0] * self.state.drives
-        await self._start_chunkserver(ports)
+        kept = self.state.worker_ports
+        # Ports kept for another number of drives say nothing about these.
+        fit = len(kept) == self.state.drives
+        await self._start_chunkserver([free_port(port) for port in kept] if fit else [0] * self.state.drives)
         while len(self._workers) < self.state.drives:
             worker = await _line(self._children["chunkserver"], WorkerUp)
             if worker.failure:
                 raise UserError(f"{worker.directory} cannot be served: {worker.failure}")
-            self._workers[worker.directory] = worker
+            self._take_worker(worker)
         self._keep("chunkserver", lambda: self._start_chunkserver(self._worker_ports()), self._follow_workers)
         view = await view_cluster(self.address)
         if not view.routing.chains:
@@ -210,6 +218,7 @@ class DevCluster:
     async def _start_chunkserver(self, ports: list[int]) -> None:
         arguments = ["--cluster", self.address, "--capacity", str(self.state.capacity_bytes)]
         arguments += ["--node-id", "dev", "--host", HOST, "--engine", self._engine]
+        arguments += ["--any-port"]
         for directory, port in zip(self.drive_directories, ports, strict=True):
             arguments += ["--drive", directory, "--port", str(port)]
         await self._start_child("chunkserver", arguments)
@@ -227,14 +236,25 @@ class DevCluster:
     def _keep(
         self, name: str, start: Callable[[], Awaitable[None]], follow: Callable[[Child], Awaitable[None]]
     ) -> None:
-        """Starts the process again whenever it ends, until the cluster stops."""
+        """Starts the process again whenever it ends, until the cluster stops or `start` raises `UserError`."""
 
         async def keep() -> None:
+            loop = asyncio.get_running_loop()
+            delay_s = RESTART_DELAY_S
             while True:
+                started = loop.time()
                 await follow(self._children[name])
-                log.warning("a process of the cluster ended; starting it again", process=name)
-                await asyncio.sleep(RESTART_DELAY_S)
-                await start()
+                if loop.time() - started > STEADY_S:
+                    delay_s = RESTART_DELAY_S
+                log.warning("a process of the cluster ended; starting it again", process=name, delay_s=delay_s)
+                await asyncio.sleep(delay_s)
+                delay_s = min(RESTART_DELAY_MAX_S, 2 * delay_s)
+                try:
+                    await start()
+                except UserError:
+                    raise
+                except EskerError as error:  # it did not get as far as serving; its child is followed to its end
+                    log.warning("a process of the cluster did not start", process=name, reason=str(error))
 
         task = asyncio.ensure_future(keep())
         task.add_done_callback(lambda _: self._changed.set())
@@ -251,14 +271,33 @@ class DevCluster:
         await child.wait()
 
     async def _follow_workers(self, child: Child) -> None:
-        """Takes over what the supervisor says of its workers, until it ends."""
+        """Takes over what the supervisor says of its workers, until its process ends (its pipe may be held open)."""
+        listening = asyncio.ensure_future(self._take_workers(child))
+        ended = asyncio.ensure_future(child.wait())
+        try:
+            await asyncio.wait((listening, ended), return_when="FIRST_COMPLETED")
+            if listening.done():
+                listening.result()
+            await ended
+        finally:
+            listening.cancel()
+            ended.cancel()
+            await asyncio.gather(listening, ended, return_exceptions=True)
+
+    async def _take_workers(self, child: Child) -> None:
         while True:
             try:
-                worker = await _line(child, WorkerUp)
+                self._take_worker(await _line(child, WorkerUp))
             except ChildEnded:
                 return
-            self._workers[worker.directory] = worker
-            self._changed.set()
+
+    def _take_worker(self, worker: WorkerUp) -> None:
+        if worker.trouble:
+            self._troubles[worker.directory] = worker.trouble
+            return  # the supervisor goes on trying
+        self._troubles.pop(worker.directory, None)
+        self._workers[worker.directory] = worker
+        self._changed.set()
 
     async def _stop(self) -> None:
         for task in self._keepers:

@@ -5,7 +5,8 @@ EskerError
 ├── DriveFailed      the drive takes no more writes; what it holds may still be readable
 ├── CorruptRecord    a record on the drive is not what was written; a miss for whoever asked
 └── UserError
-    └── DriveOwned   another worker has the drive open
+    └── NotNow           a passing reason; the same start may succeed later
+        └── DriveOwned   another worker has the drive open
 """
 
 from esker.wire.errors import EskerError, UserError
@@ -23,5 +24,9 @@ class CorruptRecord(EskerError):
     """A record fails its checksum, or cannot be what it says."""
 
 
-class DriveOwned(UserError):
+class NotNow(UserError):
+    """The drive cannot be served at present: nothing about its configuration has to change for it to be served."""
+
+
+class DriveOwned(NotNow):
     """The drive is open in another process; the text names it."""

@@ -2,8 +2,9 @@
 
 A fresh drive is filled in the order data directory, index, superblock, so that a filled superblock means that the rest
 stands. The free map is never stored: it follows from the records, read page by page in short snapshots, and so cannot
-disagree with them. A record that is corrupt, lies beyond its file, or claims a slot that an earlier one has, is removed
-before the drive serves anything.
+disagree with them. A record that is corrupt, or claims a slot that an earlier one has, is removed before the drive
+serves anything. A whole record whose slot lies beyond the data files is another matter: no crash leaves one, so files
+are missing or were cut, and the drive is refused as it is, for what is missing may come back.
 """
 
 import secrets
@@ -14,12 +15,13 @@ from pathlib import Path
 import lmdb
 
 from esker.chunkserver.engine.committer import Index
-from esker.chunkserver.engine.errors import CorruptRecord
+from esker.chunkserver.engine.errors import CorruptRecord, NotNow
 from esker.chunkserver.engine.files import Files, LocalFiles
 from esker.chunkserver.engine.interface import IoEngine
 from esker.chunkserver.engine.record import decode_for_read
 from esker.chunkserver.engine.slots import Slots
 from esker.chunkserver.engine.superblock import DriveLock, Superblock, directory_error
+from esker.runtime.lmdb_length import missing_bytes
 from esker.runtime.logging import get_logger
 from esker.runtime.sizes import format_size
 from esker.wire.errors import UserError
@@ -31,6 +33,7 @@ INDEX_SHARE = 4
 """The index may grow to this part of the capacity; at 4 KiB chunks a record takes about a sixth of its chunk."""
 SCAN_PAGE = 2000
 LOGGED_RECORDS_MAX = 20
+_MEND = "restore it from a backup, or remove the whole drive directory so that the drive is made anew"
 
 _log = get_logger("chunkserver.engine")
 
@@ -46,15 +49,35 @@ class OpenDrive:
         self.corrupt_records = 0
         self._lock = lock
         self._index_file = lock.directory / "meta.lmdb" / "data.mdb"
+        places = (lock.directory / "superblock", lock.directory / "data", self._index_file)
+        self._places = {path: _identity(path) for path in places}
 
     def index_bytes(self) -> int:
-        """Length of the index file."""
-        return self._index_file.stat().st_size
+        """Length of the index file; 0 when it has vanished."""
+        try:
+            return self._index_file.stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def lost_part(self) -> str:
+        """Why the drive is no longer where it was opened; empty while it is there. A few microseconds."""
+        for path, identity in self._places.items():
+            try:
+                if _identity(path) != identity:
+                    return f"{path} was replaced while the drive is open; restart the worker"
+            except OSError as error:
+                return f"{path} has vanished while the drive is open ({error.strerror}); bring the drive directory back"
+        return ""
 
     def close(self) -> None:
         self.slots.close()
         self.index.env.close()
         self._lock.release()
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    state = path.stat()
+    return state.st_dev, state.st_ino
 
 
 def open_drive(
@@ -85,7 +108,7 @@ def open_drive(
         except OSError as error:
             raise directory_error(directory, error) from error
         except lmdb.DiskError as error:
-            raise UserError(f"no space left for drive {directory}; free some space on its file system") from error
+            raise NotNow(f"no space left for drive {directory}; free some space on its file system") from error
         except lmdb.Error as error:
             raise UserError(
                 f"index of drive {directory} cannot be opened: {error}; "
@@ -119,7 +142,7 @@ def _open_parts(
     free_bytes = files.free_bytes(directory)
     if fresh:
         if free_bytes < CAPACITY_BYTES_MIN:
-            raise UserError(
+            raise NotNow(
                 f"only {format_size(free_bytes)} are free for drive {directory}, at least "
                 f"{format_size(CAPACITY_BYTES_MIN)} are needed: free some space on its file system"
             )
@@ -133,21 +156,34 @@ def _open_parts(
         map_bytes = superblock.index_map_bytes
         for path in (data, meta / "data.mdb"):
             if not path.exists():
-                raise UserError(
-                    f"{path} is missing; restore it from a backup, or replace the drive by an empty directory"
-                )
+                raise UserError(f"{path} is missing; {_MEND}")
+        _check_index_file(meta / "data.mdb")
     files.probe(data)
     env = files.open_index(meta, map_bytes, create=fresh)
     undo.callback(env.close)
-    index = Index(env)
+    index = Index(env, create=fresh)
     slots = Slots(files, data, capacity_bytes, engine)
     undo.callback(slots.close)
     return index, slots
 
 
+def _check_index_file(path: Path) -> None:
+    """LMDB would take an empty file for a new index, and a truncated one would kill the process."""
+    if path.stat().st_size == 0:
+        raise UserError(f"{path} is empty; {_MEND}")
+    missing = missing_bytes(path)
+    if missing:
+        raise UserError(f"{path} is truncated, at least {missing} bytes are missing at its end; {_MEND}")
+
+
 def _load(index: Index, slots: Slots, directory: Path) -> int:
-    """Claims the slot of every record and removes the records that cannot be true; how many those were."""
+    """Claims the slot of every record and removes the records that cannot be true; how many those were.
+
+    Raises `UserError`, with nothing removed, when data files lack the slots of whole records.
+    """
     bad: list[bytes] = []
+    missing = 0
+    missing_file = directory
     after = b""
     while True:
         with index.env.begin(db=index.chunks) as txn:
@@ -158,13 +194,21 @@ def _load(index: Index, slots: Slots, directory: Path) -> int:
                 after, value = cursor.item()
                 seen += 1
                 reason = _claim(slots, after, value)
-                if reason:
+                if isinstance(reason, Path):
+                    missing_file = missing_file if missing else reason
+                    missing += 1
+                elif reason:
                     bad.append(after)
                     if len(bad) <= LOGGED_RECORDS_MAX:
                         _log.error("corrupt record removed", record_key=after.hex(), reason=reason)
                 found = cursor.next()
         if seen < SCAN_PAGE:
             break
+    if missing:
+        raise UserError(
+            f"{missing_file} is missing or truncated: {missing} chunks of drive {directory} lie beyond its data files; "
+            f"{_MEND}"
+        )
     if bad:
         _log.error("corrupt records removed at start, each is a miss", directory=directory, records=len(bad))
         with index.env.begin(write=True, db=index.chunks) as txn:
@@ -174,12 +218,12 @@ def _load(index: Index, slots: Slots, directory: Path) -> int:
     return len(bad)
 
 
-def _claim(slots: Slots, key: bytes, value: bytes) -> str:
-    """Claims a record's slot; why it cannot be, or nothing."""
+def _claim(slots: Slots, key: bytes, value: bytes) -> str | Path:
+    """Claims a record's slot; why the record cannot be true, the file that should hold its slot, or nothing."""
     try:
         _, pages, number, _, _ = decode_for_read(key, value)
     except CorruptRecord as error:
         return str(error)
     if slots.claim(pages, number):
         return ""
-    return f"slot {number} of {pages} pages does not exist, or an earlier record has it"
+    return slots.missing_file(pages, number) or f"an earlier record has slot {number} of {pages} pages"

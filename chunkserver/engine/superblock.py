@@ -19,7 +19,7 @@ from pathlib import Path
 
 from xxhash import xxh3_64_intdigest
 
-from esker.chunkserver.engine.errors import DriveOwned
+from esker.chunkserver.engine.errors import DriveOwned, NotNow
 from esker.wire.errors import UserError
 
 SUPERBLOCK_BYTES = 4096
@@ -162,5 +162,5 @@ def directory_error(directory: Path, error: OSError) -> UserError:
             f"choose another, or change its owner or its mount"
         )
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return UserError(f"no space left for drive {directory}; free some space on its file system")
+        return NotNow(f"no space left for drive {directory}; free some space on its file system")
     return UserError(f"drive {directory} cannot be opened: {error}; check the directory and its file system")

@@ -121,12 +121,12 @@ async def test_restarts_back_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             return plain_timeout(0.0)
         return plain_timeout(delay_s)
 
-    async def dies(self: Supervisor, worker: WorkerState, stop: asyncio.Event) -> int:
+    async def dies(self: Supervisor, worker: WorkerState, stop: asyncio.Event) -> tuple[int, str]:
         if len(delays) == 8:
             monkeypatch.setattr("esker.chunkserver.supervisor.STEADY_S", -1.0)
         if len(delays) == 9:
             stop.set()
-        return -9
+        return -9, ""
 
     monkeypatch.setattr(Supervisor, "_run_once", dies)
     monkeypatch.setattr("esker.chunkserver.supervisor.asyncio.timeout", timeout)
@@ -155,15 +155,39 @@ async def test_a_users_mistake_is_reported_and_not_tried_again(tmp_path: Path) -
 
 async def test_when_no_drive_can_be_served_it_ends(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.tex").write_text("")
+    async with metadata(tmp_path / "meta") as cluster:
+        running = Running(config_of(cluster, drive_at(tmp_path / "file"), drive_at(tmp_path / "other")))
+        async with asyncio.timeout(WAIT_S):
+            assert await running.task is False
+    assert "is not a directory" in running.workers[0].failure
+    assert "is not empty" in running.workers[1].failure
+
+
+async def test_a_drive_that_cannot_be_served_at_present_is_served_once_it_can(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-        async with metadata(tmp_path / "meta") as cluster:
-            config = config_of(cluster, drive_at(tmp_path / "file"), drive_at(tmp_path / "d1", port=port))
-            running = Running(config)
-            async with asyncio.timeout(WAIT_S):
-                assert await running.task is False
-    assert "is not a directory" in running.workers[0].failure
-    assert f"cannot listen on 127.0.0.1:{port}" in running.workers[1].failure
+        async with (
+            metadata(tmp_path / "meta") as cluster,
+            supervised(config_of(cluster, drive_at(tmp_path / "d0", port=port))) as running,
+        ):
+            worker = running.workers[0]
+            await until(lambda: worker.restarts >= 2, "it was tried again")
+            assert f"cannot listen on 127.0.0.1:{port}" in worker.trouble
+            assert [failure for _, _, failure in running.told] == [""], "one trouble, told once"
+            listener.close()
+            assert (await running.ready(0)).port == port
+            assert (worker.trouble, worker.failure) == ("", "")
+
+
+async def test_a_port_that_is_only_a_wish_gives_way(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        drive = drive_at(tmp_path / "d0", port=port, port_is_wish=True)
+        async with metadata(tmp_path / "meta") as cluster, supervised(config_of(cluster, drive)) as running:
+            assert (await running.ready(0)).port not in (0, port)
+            assert running.workers[0].restarts == 0
 
 
 async def test_a_worker_that_gives_no_sign_of_life_is_killed_and_replaced(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from esker.chunkserver.worker import EXIT_USER_ERROR
+from esker.chunkserver.worker import EXIT_NOT_NOW, EXIT_USER_ERROR
 from esker.wire import framing
 from esker.wire.codec import encode_body
 from esker.wire.errors import ConnectionFailed, RequestFailed
@@ -44,7 +44,7 @@ def small_file_system(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", path], check=True)
 
 
-async def refused(cluster: str, directory: Path, **changes: object) -> str:
+async def refused(cluster: str, directory: Path, exit_code: int = EXIT_USER_ERROR, **changes: object) -> str:
     """The reason why a worker does not serve, which it gives in one line before it ends."""
     process = await WorkerProcess.start(worker_config(cluster, directory, **changes))
     try:
@@ -52,7 +52,7 @@ async def refused(cluster: str, directory: Path, **changes: object) -> str:
         assert line["event"] == "failed", line
         assert "\n" not in line["reason"]
         code, log = await process.ended()
-        assert code == EXIT_USER_ERROR
+        assert code == exit_code
         assert "Traceback" not in log, log
         return line["reason"]
     finally:
@@ -90,7 +90,7 @@ async def test_a_signal_ends_it_cleanly(drive: WorkerProcess, number: signal.Sig
 
 async def test_a_new_drive_needs_a_metadata_server(tmp_path: Path) -> None:
     nowhere = f"127.0.0.1:{unused_port()}"
-    reason = await refused(nowhere, tmp_path / "drive", join_timeout_s=0.3)
+    reason = await refused(nowhere, tmp_path / "drive", EXIT_NOT_NOW, join_timeout_s=0.3)
     assert "is a new drive" in reason
     assert f"looked at {nowhere}" in reason
     assert not (tmp_path / "drive").exists()
@@ -133,7 +133,7 @@ async def test_the_directory_of_another_cluster(tmp_path: Path) -> None:
 
 async def test_a_drive_that_a_running_worker_owns(tmp_path: Path) -> None:
     async with metadata(tmp_path / "meta") as cluster, worker(cluster, tmp_path / "drive") as owner:
-        reason = await refused(cluster, tmp_path / "drive")
+        reason = await refused(cluster, tmp_path / "drive", EXIT_NOT_NOW)
         assert f"already owned by a running worker with pid {owner.pid}" in reason
         async with await owner.client() as client:
             assert (await client.create({1: content(1)}))[1] is Status.OK
@@ -156,7 +156,7 @@ async def test_a_port_in_use(tmp_path: Path) -> None:
     async with metadata(tmp_path / "meta") as cluster:
         with socket.create_server(("127.0.0.1", 0)) as listener:
             port = listener.getsockname()[1]
-            reason = await refused(cluster, tmp_path / "drive", port=port, keep_port=True)
+            reason = await refused(cluster, tmp_path / "drive", EXIT_NOT_NOW, port=port, keep_port=True)
             assert f"cannot listen on 127.0.0.1:{port}" in reason
             assert "choose another port" in reason
             async with worker(cluster, tmp_path / "drive", port=port) as process:
@@ -192,7 +192,7 @@ async def test_a_directory_that_cannot_be_read(tmp_path: Path) -> None:
 
 async def test_a_file_system_without_room(tmp_path: Path, small_file_system: Path) -> None:
     async with metadata(tmp_path / "meta") as cluster:
-        reason = await refused(cluster, small_file_system / "drive")
+        reason = await refused(cluster, small_file_system / "drive", EXIT_NOT_NOW)
     assert "are needed: free some space on its file system" in reason
 
 

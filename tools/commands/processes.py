@@ -92,6 +92,9 @@ def chunkserver(
         typer.Option(help="Port of a drive's worker, in the drives' order; 0: any free one.", show_default="any"),
     ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on, by which others reach this node.")] = "127.0.0.1",
+    any_port: Annotated[
+        bool, typer.Option("--any-port", hidden=True, help="Ports are wishes: any other will do where one is taken.")
+    ] = False,
     node_id: Annotated[str | None, typer.Option(help="Name of this node.", show_default="host name")] = None,
     engine: Annotated[str, typer.Option(help="Block I/O: auto, io_uring or threads.")] = "auto",
     insecure: Insecure = False,
@@ -113,7 +116,7 @@ def chunkserver(
     if len(ports) not in (0, len(drive)):
         raise UserError(f"{len(drive)} drives and {len(ports)} ports; give every drive a port, or none")
     drives = tuple(
-        DriveConfig(str(directory), capacity_bytes, ports[number] if ports else 0)
+        DriveConfig(str(directory), capacity_bytes, ports[number] if ports else 0, port_is_wish=any_port)
         for number, directory in enumerate(drive)
     )
     config = ChunkserverConfig(
@@ -145,6 +148,7 @@ def _worker_json(worker: "WorkerState") -> str:
             "port": worker.port,
             "drive_id": worker.drive_id,
             "engine": worker.engine,
+            "trouble": worker.trouble,
             "failure": worker.failure,
         }
     ).decode()
@@ -153,6 +157,8 @@ def _worker_json(worker: "WorkerState") -> str:
 def _worker_text(worker: "WorkerState", host: str) -> str:
     if worker.failure:
         return f"{worker.drive.directory} cannot be served: {worker.failure}"
+    if worker.trouble:
+        return f"{worker.drive.directory} cannot be served yet: {worker.trouble}"
     return f"{worker.drive.directory}: drive {worker.drive_id} on {host}:{worker.port}, pid {worker.pid}"
 
 
