@@ -34,10 +34,11 @@ class Index:
 
     __slots__ = ("chunks", "env", "state")
 
-    def __init__(self, env: lmdb.Environment) -> None:
+    def __init__(self, env: lmdb.Environment, *, create: bool = True) -> None:
+        """Without `create`, raises `lmdb.NotFoundError` where the index of a drive was exchanged for an empty one."""
         self.env = env
-        self.chunks = env.open_db(b"chunks")
-        self.state = env.open_db(b"state")
+        self.chunks = env.open_db(b"chunks", create=create)
+        self.state = env.open_db(b"state", create=create)
 
 
 class Group:

@@ -55,7 +55,7 @@ class SlotFiles:
         self._claimed = bytearray(self.map.end)
 
     def _open_segment(self) -> None:
-        path = self._directory / f"{self.pages}-{len(self.fds)}.slots"
+        path = self._directory / segment_name(self.pages, len(self.fds))
         fd = self._files.open_data(path)
         self.fds.append(fd)
         self._files.sync_directory(self._directory)
@@ -70,11 +70,15 @@ class SlotFiles:
 
     def claim(self, number: int) -> bool:
         """A record says that it lives in this slot; false when that cannot be, or another one said so before."""
-        segment, place = divmod(number, self.per_segment)
-        if segment >= len(self._sizes) or place >= self._sizes[segment] or self._claimed[number]:
+        if not self.exists(number) or self._claimed[number]:
             return False
         self._claimed[number] = 1
         return True
+
+    def exists(self, number: int) -> bool:
+        """While loading: whether the files reach that far."""
+        segment, place = divmod(number, self.per_segment)
+        return segment < len(self._sizes) and place < self._sizes[segment]
 
     def finish_loading(self) -> int:
         """Takes everything unclaimed as free; the number of claimed slots.
@@ -157,6 +161,11 @@ class SlotFiles:
                 yield first, length
                 first += length
                 count -= length
+
+
+def segment_name(pages: int, segment: int) -> str:
+    """The file's name in the drive's `data`."""
+    return f"{pages}-{segment}.slots"
 
 
 def found_segments(directory: Path) -> dict[int, int]:

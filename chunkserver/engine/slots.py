@@ -23,9 +23,9 @@ from esker.chunkserver.engine.errors import NoSpace
 from esker.chunkserver.engine.files import Files
 from esker.chunkserver.engine.interface import IoEngine
 from esker.chunkserver.engine.slot_class import padded_bytes, slot_pages
-from esker.chunkserver.engine.slot_files import SEGMENT_BYTES_MAX, Slot, SlotFiles, found_segments
+from esker.chunkserver.engine.slot_files import SEGMENT_BYTES_MAX, Slot, SlotFiles, found_segments, segment_name
 from esker.runtime.logging import get_logger
-from esker.wire.limits import MIB
+from esker.wire.limits import ALIGN_BYTES, MIB
 
 GROW_BYTES = 16 * MIB
 """A class grows by this much, or one slot. The loop waits for it: microseconds on a disk, where space is only promised,
@@ -79,6 +79,13 @@ class Slots:
         """While loading: a record says that it lives in this slot. False when that cannot be."""
         owner = self.classes.get(pages)
         return owner is not None and owner.claim(number)
+
+    def missing_file(self, pages: int, number: int) -> Path | None:
+        """While loading: the file that is absent or too short to hold this slot; None when the slot is there."""
+        owner = self.classes.get(pages)
+        if owner is not None and owner.exists(number):
+            return None
+        return self._directory / segment_name(pages, number // (self._segment_bytes // (pages * ALIGN_BYTES)))
 
     def finish_loading(self) -> None:
         """After the last claim: all other slots are free."""

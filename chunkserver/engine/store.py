@@ -238,6 +238,13 @@ class DriveStore:
             "used_bytes": slots.used_bytes,
         }
 
+    def check_place(self) -> None:
+        """Fails the drive when its directory has vanished or was replaced under it; cheap, for once a second."""
+        if self.failed is None:
+            lost = self._drive.lost_part()
+            if lost:
+                self._fail(lost)
+
     async def drain(self, timeout_s: float) -> bool:
         """Waits until all I/O of the engine and all commits are done; false when it took longer than that."""
         loop = asyncio.get_running_loop()

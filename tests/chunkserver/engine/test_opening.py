@@ -153,12 +153,89 @@ async def test_two_records_on_one_slot(made: Path, open_drive: OpenDrive, make_k
     def alias(txn: lmdb.Transaction) -> None:
         record = decode_record(make_key(0), txn.get(make_key(0)))
         txn.put(make_key(5), encode_record(make_key(5), record))
-        txn.put(make_key(6), encode_record(make_key(6), record._replace(slot=1_000_000)))
-        txn.put(make_key(7), encode_record(make_key(7), record._replace(pages=77)))
+        txn.put(make_key(6), encode_record(make_key(6), record))
 
     edit_index(made, alias)
     drive = open_drive()
-    assert drive.store.counters()["corrupt_records"] == 3
+    assert drive.store.counters()["corrupt_records"] == 2
     assert await drive.get(make_key(0)) == bytes(100)
-    for number in (5, 6, 7):
+    for number in (5, 6):
         assert await drive.get(make_key(number)) is None
+
+
+@pytest.mark.parametrize("what", [{"slot": 1_000_000}, {"pages": 77}], ids=["a slot behind the end", "no such class"])
+async def test_a_whole_record_beyond_the_files_means_missing_files(
+    made: Path, make_key: MakeKey, what: dict[str, int]
+) -> None:
+    def beyond(txn: lmdb.Transaction) -> None:
+        record = decode_record(make_key(0), txn.get(make_key(0)))
+        txn.put(make_key(6), encode_record(make_key(6), record._replace(**what)))
+
+    edit_index(made, beyond)
+    for _ in range(2):
+        with pytest.raises(UserError, match=r"\.slots is missing or truncated: 1 chunks of drive .*; restore it"):
+            open_real(made)
+
+
+@pytest.mark.parametrize("cut", ["removed", "truncated"])
+async def test_missing_data_files_cost_no_record(
+    made: Path, open_drive: OpenDrive, make_key: MakeKey, cut: str
+) -> None:
+    (path,) = (made / "data").glob("*.slots")
+    content = path.read_bytes()
+    if cut == "removed":
+        path.unlink()
+    else:
+        os.truncate(path, 0)
+    with pytest.raises(UserError, match=f"{path.name} is missing or truncated: 3 chunks of drive"):
+        open_real(made)
+    path.write_bytes(content)
+    drive = open_drive()
+    assert await drive.get(make_key(2)) == bytes([2]) * 100
+    assert drive.store.counters()["corrupt_records"] == 0
+
+
+async def test_an_empty_index(made: Path) -> None:
+    os.truncate(made / "meta.lmdb" / "data.mdb", 0)
+    for _ in range(2):
+        with pytest.raises(UserError, match=r"data\.mdb is empty; restore it from a backup, or remove the whole drive"):
+            open_real(made)
+
+
+async def test_an_index_without_our_tables(made: Path) -> None:
+    for path in (made / "meta.lmdb").iterdir():
+        path.unlink()
+    lmdb.open(str(made / "meta.lmdb"), max_dbs=2, lib_version=0).close()
+    with pytest.raises(UserError, match=r"index of drive .* cannot be opened"):
+        open_real(made)
+
+
+async def test_a_truncated_index(made: Path) -> None:
+    path = made / "meta.lmdb" / "data.mdb"
+    os.truncate(path, 2 * 4096)
+    with pytest.raises(UserError, match=r"data\.mdb is truncated, at least \d+ bytes are missing at its end; restore"):
+        open_real(made)
+
+
+@pytest.mark.parametrize("part", ["", "superblock", "data", "meta.lmdb/data.mdb"])
+async def test_a_drive_that_vanishes_takes_no_more_writes(open_drive: OpenDrive, tmp_path: Path, part: str) -> None:
+    store = open_drive().store
+    reasons: list[str] = []
+    store.on_failed(reasons.append)
+    store.check_place()
+    assert not reasons
+    (tmp_path / "drive" / part).rename(tmp_path / "elsewhere")
+    store.check_place()
+    store.check_place()
+    assert len(reasons) == 1
+    assert "has vanished while the drive is open" in reasons[0]
+    assert store.counters()["slots"] == 0
+
+
+async def test_a_drive_that_is_replaced_takes_no_more_writes(open_drive: OpenDrive, tmp_path: Path) -> None:
+    store = open_drive().store
+    (tmp_path / "drive").rename(tmp_path / "elsewhere")
+    open_drive()
+    store.check_place()
+    assert store.failed is not None
+    assert "was replaced while the drive is open" in store.failed
