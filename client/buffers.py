@@ -150,10 +150,15 @@ class SlotPart:
     __slots__ = ("slot", "view")
 
     def __init__(self, slot: Slot, length_bytes: int) -> None:
+        if not hasattr(length_bytes, "__index__"):
+            raise UserError(f"length_bytes is a {type(length_bytes).__name__}; pass an int")
         if not 1 <= length_bytes <= slot.pool.slot_bytes:
             raise UserError(f"the first {length_bytes} bytes of a slot that has {slot.pool.slot_bytes}")
         self.slot = slot
-        self.view = slot.view[:length_bytes]
+        try:
+            self.view = slot.view[:length_bytes]
+        except ValueError:
+            raise UserError("this slot was released; lease another one") from None
 
 
 def begin_all(slots: Sequence[Slot], *, writes: bool) -> None:
@@ -165,6 +170,7 @@ def begin_all(slots: Sequence[Slot], *, writes: bool) -> None:
     try:
         for pool in {slot.pool for slot in slots}:
             with pool.lock:
+                pool.check_open()
                 for slot in slots:
                     if slot.pool is pool:
                         slot.begin(writes)
@@ -204,6 +210,9 @@ class BufferPool:
     """
 
     def __init__(self, slot_bytes: int, slots: int) -> None:
+        for name, value in (("slot_bytes", slot_bytes), ("slots", slots)):
+            if not hasattr(value, "__index__"):
+                raise UserError(f"{name} is a {type(value).__name__}; pass an int")
         if slot_bytes <= 0 or slots <= 0:
             raise UserError(f"a pool of {slots} slots of {slot_bytes} bytes; both must be positive")
         self.slot_bytes = aligned(slot_bytes)
@@ -293,9 +302,15 @@ class BufferPool:
             self._lent.clear()
             self._arena.abandon()
 
-    def _check(self, count: int) -> None:
+    def check_open(self) -> None:
+        """Raises `UserError` where it is closed (with the lock held)."""
         if self._closed:
             raise UserError("the pool is closed")
+
+    def _check(self, count: int) -> None:
+        self.check_open()
+        if not hasattr(count, "__index__"):
+            raise UserError(f"count is a {type(count).__name__}; pass an int")
         if not 1 <= count <= self.slots:
             raise UserError(f"{count} slots wanted; this pool has {self.slots}")
 

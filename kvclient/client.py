@@ -20,6 +20,14 @@ from esker.client.lookups import lookup
 from esker.client.routing import RoutingCache
 from esker.client.staging import Staging
 from esker.client.workers import Workers
+from esker.kvclient.arguments import (
+    check_pool,
+    check_same_length,
+    checked_geometry,
+    checked_integer,
+    checked_text,
+    checked_timeout_s,
+)
 from esker.kvclient.get import get_blocks
 from esker.kvclient.keyspace import Keyspace
 from esker.kvclient.memory import destinations, sources
@@ -39,6 +47,7 @@ GET_TIMEOUT_S = 5.0
 PUT_TIMEOUT_S = 10.0
 LOOKUP_TIMEOUT_S = 1.0
 POOL_BYTES = 64 << 20
+CLOSED = "this client is closed; make another one"
 NOT_YET_DELAY_S = 0.1
 _NOT_YET = (Status.NOT_READY, Status.UNAVAILABLE, Status.CONFLICT, Status.BUSY)
 """Answers of a metadata server that may be others a moment later."""
@@ -84,17 +93,19 @@ class KVCacheClient:
         where it looked, when no metadata server answered in time; `RequestFailed` where the cluster is not ready.
         """
         chosen = _transport(transport)
-        resolved = _resolved(geometry)
+        opening = NamespaceOpen(checked_text(namespace, "namespace"), checked_geometry(geometry), bool(create))
+        check_pool(pool)
+        slots = _slots(checked_integer(pool_bytes, "pool_bytes"), opening.geometry) if pool is None else 0
+        meta = MetaClient(parse_addresses(checked_text(cluster, "cluster")))
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout_s
-        meta = MetaClient(parse_addresses(cluster))
+        deadline = loop.time() + checked_timeout_s(timeout_s, CONNECT_TIMEOUT_S)
         made = None
         workers: Workers | None = None
         try:
-            reply = await _open_namespace(meta, NamespaceOpen(namespace, resolved, create), deadline)
+            reply = await _open_namespace(meta, opening, deadline)
             opened = reply.namespace
             if pool is None:
-                pool = made = BufferPool(opened.geometry.block_bytes_max, _slots(pool_bytes, resolved))
+                pool = made = BufferPool(opened.geometry.block_bytes_max, slots)
             routing = RoutingCache(meta, lambda new: workers.apply(new) if workers is not None else None)
             workers = Workers(chosen, [pool], routing.refresh, os.urandom(16).hex())
             workers.apply(await routing.load(max(0.001, deadline - loop.time())))
@@ -136,15 +147,15 @@ class KVCacheClient:
         `block_bytes_max`; a bare slot stands for `block_bytes_max` bytes. They must not change before the end.
         """
         self._check_open()
-        _same_length(keys, values, "values")
+        check_same_length(keys, values, "values")
         objects, chains = self._keyspace.locate(keys, start, anchor)
         memory = sources(values, self._keyspace.block_bytes_max)
-        deadline_s = PUT_TIMEOUT_S if timeout_s is None else timeout_s
+        deadline_s = checked_timeout_s(timeout_s, PUT_TIMEOUT_S)
         ends_at = asyncio.get_running_loop().time() + deadline_s
         begin_all(memory.leases, writes=False)
         try:
             results: list[PutResult | None] = [None] * len(keys)
-            for positions in _distinct(keys):
+            for positions in _distinct(objects):
                 left_s = max(0.001, ends_at - asyncio.get_running_loop().time())
                 whole = len(positions) == len(keys)
                 put = Put(
@@ -177,14 +188,13 @@ class KVCacheClient:
         length, does a buffer hold the block; elsewhere its content is undefined. Every returned block was verified.
         """
         self._check_open()
-        _same_length(keys, buffers, "buffers")
+        check_same_length(keys, buffers, "buffers")
         objects, chains = self._keyspace.locate(keys, start, anchor)
         memory = destinations(buffers)
+        deadline_s = checked_timeout_s(timeout_s, GET_TIMEOUT_S)
         begin_all(memory.leases, writes=True)
         try:
-            results = await get_blocks(
-                self._keyspace, objects, chains, memory, GET_TIMEOUT_S if timeout_s is None else timeout_s
-            )
+            results = await get_blocks(self._keyspace, objects, chains, memory, deadline_s)
         finally:
             end_all(memory.leases)
         self._count("get", results)
@@ -196,7 +206,7 @@ class KVCacheClient:
         """Whether each block is there, within 1 s by default; what is not answered by then counts as absent."""
         self._check_open()
         objects, chains = self._keyspace.locate(keys, start, anchor)
-        deadline_s = LOOKUP_TIMEOUT_S if timeout_s is None else timeout_s
+        deadline_s = checked_timeout_s(timeout_s, LOOKUP_TIMEOUT_S)
         present = await lookup(self._keyspace.routes, self._keyspace.space, b"".join(objects), chains, deadline_s)
         self._counters.add("lookup_keys", len(keys))
         self._counters.add("lookup_hits", int(present.sum()))
@@ -216,9 +226,8 @@ class KVCacheClient:
         """Removes blocks; OK or NOT_FOUND per key, or why it could not (TIMEOUT: unknown), within 10 s by default."""
         self._check_open()
         objects, chains = self._keyspace.locate(keys, start, anchor)
-        statuses = await remove_blocks(
-            self._keyspace, objects, chains, PUT_TIMEOUT_S if timeout_s is None else timeout_s
-        )
+        deadline_s = checked_timeout_s(timeout_s, PUT_TIMEOUT_S)
+        statuses = await remove_blocks(self._keyspace, objects, chains, deadline_s)
         for status, count in Counter(statuses).items():
             self._counters.add(f"remove_{status.name.lower()}", count)
         return statuses
@@ -266,7 +275,7 @@ class KVCacheClient:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise UserError("this client is closed; connect again")
+            raise UserError(CLOSED)
 
     def _count(self, operation: str, results: Sequence[GetResult] | Sequence[PutResult]) -> None:
         # As plain integers: an enumeration's hash is a Python function.
@@ -296,13 +305,6 @@ def _transport(name: str) -> Transport:
         raise UserError(f"transport is {name!r}; allowed: {', '.join(Transport)}") from None
 
 
-def _resolved(geometry: Geometry) -> Geometry:
-    try:
-        return geometry.resolved()
-    except ValueError as error:
-        raise UserError(str(error)) from error
-
-
 def _slots(pool_bytes: int, geometry: Geometry) -> int:
     slots = pool_bytes // geometry.block_bytes_max
     if slots < 1:
@@ -310,19 +312,14 @@ def _slots(pool_bytes: int, geometry: Geometry) -> int:
     return slots
 
 
-def _same_length(keys: Sequence[bytes], others: Sequence[Any], name: str) -> None:
-    if len(keys) != len(others):
-        raise UserError(f"{len(keys)} keys but {len(others)} {name}")
-
-
-def _distinct(keys: Sequence[bytes]) -> list[list[int]]:
+def _distinct(objects: Sequence[bytes]) -> list[list[int]]:
     """Positions in rounds within which no key repeats: a later value of the same key meets the earlier one stored."""
-    everything = list(range(len(keys)))
-    if len(set(keys)) == len(keys):
-        return [everything] if keys else []
+    everything = list(range(len(objects)))
+    if len(set(objects)) == len(objects):
+        return [everything] if objects else []
     seen: Counter[bytes] = Counter()
     rounds: list[list[int]] = []
-    for at, key in enumerate(keys):
+    for at, key in enumerate(objects):
         if seen[key] == len(rounds):
             rounds.append([])
         rounds[seen[key]].append(at)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from esker.kvclient.arguments import checked_integer
 from esker.wire.errors import UserError
 
 PREFIX_KEY_BYTES = 32
@@ -28,6 +29,9 @@ def prefix_keys(token_ids: Sequence[int] | npt.NDArray[Any], block_tokens: int, 
     `token_ids` is a list, tuple, numpy array or CPU torch tensor of integers in one dimension; `salt` is 1 to 64
     bytes. Raises `UserError` for anything else, and for ids outside 0 to 2^32 - 1.
     """
+    if not isinstance(salt, bytes):
+        raise UserError(f"salt is a {type(salt).__name__}; pass bytes")
+    block_tokens = checked_integer(block_tokens, "block_tokens")
     if block_tokens < 1:
         raise UserError(f"block_tokens is {block_tokens}; allowed: 1 and up")
     if not 1 <= len(salt) <= SALT_BYTES_MAX:
@@ -48,6 +52,8 @@ def prefix_keys(token_ids: Sequence[int] | npt.NDArray[Any], block_tokens: int, 
 
 def _packed(token_ids: Sequence[int] | npt.NDArray[Any]) -> memoryview:
     """The ids as little-endian u32."""
+    if not hasattr(token_ids, "__len__"):
+        raise UserError(f"token_ids are a {type(token_ids).__name__}; pass one sequence of ids")
     if len(token_ids) == 0:
         return memoryview(b"")
     try:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from esker.client.chains import ChainRoutes
 from esker.client.staging import Staging
 from esker.client.workers import Workers
+from esker.kvclient.arguments import checked_integer
 from esker.wire.errors import UserError
 from esker.wire.ids import block_objects
 from esker.wire.limits import KEY_BYTES_MAX
@@ -44,22 +45,26 @@ class Keyspace:
         `start` is the position of the first key in its prefix, `anchor` the key that anchors it where it lies inside
         a run. Raises `UserError` for keys of a length that is not allowed, and where an anchor is missing.
         """
-        _check_keys(keys if anchor is None else [*keys, anchor])
         salt = self.namespace.salt
-        objects = block_objects(keys, salt)
-        anchor_object = None if anchor is None else block_objects([anchor], salt)[0]
-        anchors = anchor_objects(objects, start, self.namespace.geometry.run_blocks, anchor_object)
+        try:
+            _check_keys(keys)
+            objects = block_objects(keys, salt)
+        except (TypeError, BufferError):
+            raise UserError(f"keys are bytes of 1 to {KEY_BYTES_MAX}") from None
+        anchor_object = None
+        if anchor is not None:
+            if not isinstance(anchor, bytes) or not 1 <= len(anchor) <= KEY_BYTES_MAX:
+                raise UserError(f"anchor is a key: bytes of 1 to {KEY_BYTES_MAX}")
+            anchor_object = block_objects([anchor], salt)[0]
+        position = start if type(start) is int else checked_integer(start, "start")
+        anchors = anchor_objects(objects, position, self.namespace.geometry.run_blocks, anchor_object)
         return objects, self.table.chain_indexes(anchors)
 
 
 def _check_keys(keys: Sequence[bytes]) -> None:
-    if not keys:
+    if len(keys) == 0:
         return
-    try:
-        lengths = [len(key) for key in keys]
-        memoryview(keys[0])
-    except TypeError:
-        raise UserError(f"keys are bytes of 1 to {KEY_BYTES_MAX}") from None
+    lengths = [len(key) for key in keys]
     if min(lengths) < 1 or max(lengths) > KEY_BYTES_MAX:
         position = next(at for at, length in enumerate(lengths) if not 1 <= length <= KEY_BYTES_MAX)
         raise UserError(f"key {position} has {lengths[position]} bytes; allowed: 1 to {KEY_BYTES_MAX}")

@@ -73,7 +73,11 @@ def sources(values: Sequence[Any], block_bytes_max: int) -> Memory:
     memory = Memory()
     for position, value in enumerate(values):
         if type(value) is Slot:
-            memory.add(value.view[:block_bytes_max], value, value.offset)
+            try:
+                view = value.view[:block_bytes_max]
+            except ValueError:
+                raise UserError(f"value {position} is a slot that was released; lease another one") from None
+            memory.add(view, value, value.offset)
             memory.leases.append(value)
             continue
         if type(value) is SlotPart:
@@ -95,6 +99,8 @@ def _view(thing: Any, name: str, *, writable: bool) -> memoryview:
         view = memoryview(thing)
     except TypeError:
         view = _tensor_view(thing, name)
+    except ValueError:
+        raise UserError(f"{name} is memory that was released") from None
     if not view.c_contiguous:
         raise UserError(f"{name} is not contiguous; pass contiguous memory")
     if writable and view.readonly:

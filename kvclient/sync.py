@@ -19,7 +19,7 @@ import uvloop
 
 from esker.client.buffers import BufferPool
 from esker.client.channel import Transport
-from esker.kvclient.client import CONNECT_TIMEOUT_S, POOL_BYTES, KVCacheClient
+from esker.kvclient.client import CLOSED, CONNECT_TIMEOUT_S, POOL_BYTES, KVCacheClient
 from esker.kvclient.results import ClientStatistics, GetResult, PutResult
 from esker.wire.errors import UserError
 from esker.wire.status import Status
@@ -36,6 +36,8 @@ class _Engine:
     def __init__(self) -> None:
         self.loop = uvloop.new_event_loop()
         self.client: KVCacheClient | None = None
+        self._lock = threading.Lock()
+        self._stopping = False
         self.thread = threading.Thread(target=self._run, name="esker-client", daemon=True)
         self.thread.start()
 
@@ -49,7 +51,12 @@ class _Engine:
         if threading.current_thread() is self.thread:
             coroutine.close()
             raise UserError("a blocking call from the client's own thread would never end")
-        future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+        # Under the lock, so that every call is on the loop before its end begins, which then ends the call too.
+        with self._lock:
+            if self._stopping:
+                coroutine.close()
+                raise UserError(CLOSED)
+            future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
         try:
             return future.result()
         except concurrent.futures.CancelledError:
@@ -60,17 +67,23 @@ class _Engine:
 
     def stop(self) -> None:
         """Ends the client, then the loop and its thread."""
-        self.call(self._finish())
+        if threading.current_thread() is self.thread:
+            raise UserError("a client cannot be closed from its own thread")
+        with self._lock:
+            self._stopping = True
+        asyncio.run_coroutine_threadsafe(self._finish(), self.loop).result()
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.thread.join()
 
     async def _finish(self) -> None:
-        if self.client is not None:
-            await self.client.aclose()
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
+        try:
+            if self.client is not None:
+                await self.client.aclose()
+        finally:
+            others = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in others:
+                task.cancel()
+            await asyncio.gather(*others, return_exceptions=True)
 
 
 class SyncKVCacheClient:
@@ -114,7 +127,7 @@ class SyncKVCacheClient:
         """The client of this process, connected if it is not yet."""
         with self._lock:
             if self._closed:
-                raise UserError("this client is closed; make another one")
+                raise UserError(CLOSED)
             if self._engine is None:
                 if self._given_pool is not None and os.getpid() != self._pid:
                     raise UserError("a pool cannot be shared across a fork: make a client with its own in the child")

@@ -33,7 +33,14 @@ def parse_addresses(text: str) -> list[TcpAddress]:
     addresses = []
     for part in text.split(","):
         host, colon, port = part.strip().rpartition(":")
-        if not colon or not host or not port.isascii() or not port.isdigit() or not 1 <= int(port) <= 65535:
+        if (
+            not colon
+            or not host
+            or not port.isascii()
+            or not port.isdigit()
+            or len(port) > 5
+            or not 1 <= int(port) <= 65535
+        ):
             raise UserError(f"cluster address {part.strip()!r}; write host:port, several separated by commas")
         addresses.append(TcpAddress(host.removeprefix("[").removesuffix("]"), int(port)))
     return addresses

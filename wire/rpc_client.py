@@ -124,16 +124,16 @@ class Connection:
         """
         request_id = self._next_id
         self._next_id += 1
+        size = sum(map(len, payload)) if payload else 0
+        # Before anybody waits for an answer: a body that cannot be encoded is the caller's error and no request.
+        frame = framing.encode(framing.Kind.REQUEST, method, request_id, encode_body(body), size)
         if self.closed:
             if released is not None:
                 released()
             asyncio.get_running_loop().call_soon(handler.on_done, ConnectionFailed(f"{self.address}: not connected"))
             return request_id
         self._calls[request_id] = handler
-        size = sum(map(len, payload)) if payload else 0
-        self.stream.send(
-            framing.encode(framing.Kind.REQUEST, method, request_id, encode_body(body), size), payload, released, fds
-        )
+        self.stream.send(frame, payload, released, fds)
         return request_id
 
     def forget(self, request_id: int) -> None:

@@ -131,6 +131,14 @@ def test_closing_ends_calls_of_other_threads(served: Served) -> None:
     assert outcome[0] in endings
 
 
+def test_a_call_that_comes_just_after_the_close_is_told_so(served: Served) -> None:
+    client = SyncKVCacheClient(served.cluster.address, "ns", GEOMETRY, pool_bytes=1 << 20)
+    engine, inner = client._client()  # as a call does that is overtaken by the close
+    client.close()
+    with pytest.raises(UserError, match="this client is closed; make another one"):
+        engine.call(inner.exists([b"a"]))
+
+
 def test_a_call_from_the_clients_own_thread_is_refused(client: SyncKVCacheClient) -> None:
     engine, _ = client._client()
 

@@ -219,6 +219,15 @@ async def test_a_call_ends_at_its_deadline_and_its_late_answer_is_nobodys() -> N
         await connection.aclose()
 
 
+async def test_a_body_that_cannot_be_encoded_is_no_request() -> None:
+    async with bare_server() as (address, next_peer):
+        connection, _ = await connected(address, next_peer)
+        with pytest.raises(UnicodeEncodeError):
+            await connection.call(Method.STATS, Failure("\udc80"), StatsReply, timeout_s=WAIT_S)
+        assert connection._calls == {}
+        await connection.aclose()
+
+
 async def test_a_status_that_nobody_knows_is_a_failure_all_the_same() -> None:
     async with bare_server() as (address, next_peer):
         connection, peer = await connected(address, next_peer)
