@@ -7,10 +7,12 @@ embedded store is then locked against servers, and the other way round).
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Protocol
 
 from esker.meta.admin_raw import meta_change, meta_page, meta_snapshot
 from esker.meta.store.base import Store
+from esker.meta.store.directory import MARKER
 from esker.meta.store.opening import open_store
 from esker.tools.admin.link import QUESTION_TIMEOUT_S, ClusterLink
 from esker.wire.admin_messages import (
@@ -93,6 +95,9 @@ class LocalRows:
 async def open_rows(cluster: str | None, store: str | None, fdb_prefix: str) -> AsyncIterator[Rows]:
     """Of the cluster, or of the store; exactly one must be given. Raises `UserError`."""
     if store is not None:
+        engine, _, path = store.partition(":")
+        if engine == "embedded" and path and not (Path(path) / MARKER).is_file():
+            raise UserError(f"there is no metadata store in {path}; give the directory of one")
         opened = await open_store(store, fdb_prefix=fdb_prefix)
         try:
             yield LocalRows(opened)

@@ -84,20 +84,26 @@ def purge(
     tenant: Annotated[str, typer.Option(help="Every namespace whose name starts with TENANT/.")] = "",
     namespace: Annotated[str, typer.Option(help="This namespace.", metavar="NAME")] = "",
     strange: Annotated[
-        int,
+        int | None,
         typer.Option(
-            "--id", min=0, help="Chunks of this namespace id, which a catalog check found unknown.", metavar="ID"
+            "--id",
+            help="Chunks of this namespace id, which a catalog check found unknown.",
+            metavar="ID",
         ),
-    ] = 0,
+    ] = None,
     wait: Wait = None,
     json: Json = False,
 ) -> None:
     """Remove everything of a tenant, or one namespace, in the background. Exit codes as for namespaces remove."""
     from esker.wire.errors import UserError
 
+    if strange is not None and not 1 <= strange <= 0xFFFFFFFF:
+        raise UserError(
+            f"--id {strange}; give a namespace id that a catalog check found unknown, from 1 to {0xFFFFFFFF}"
+        )
     if sum(map(bool, (tenant, namespace, strange))) != 1:
         raise UserError("give one of --tenant, --namespace and --id")
-    _remove(cluster, name=namespace, tenant=tenant, strange=strange, wait=wait, json=json)
+    _remove(cluster, name=namespace, tenant=tenant, strange=strange or 0, wait=wait, json=json)
 
 
 def _remove(cluster: str, *, name: str, tenant: str, strange: int = 0, wait: str | None, json: bool) -> None:

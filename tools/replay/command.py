@@ -1,6 +1,7 @@
 """`esker replay` from options to exit code: with the cluster that was named, or one of its own with room for all."""
 
 import asyncio
+import math
 import sys
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -56,8 +57,10 @@ class ReplayOptions:
     def __post_init__(self) -> None:
         if not 8 <= self.block_bytes <= CHUNK_BYTES_MAX or self.block_bytes % 8:
             raise UserError(f"--block-bytes {self.block_bytes}; allowed: multiples of 8 up to {CHUNK_BYTES_MAX}")
-        if self.speed is not None and self.speed <= 0:
+        if self.speed is not None and not 0 < self.speed < math.inf:
             raise UserError(f"--speed {self.speed:g}; give a factor above 0, or leave it out for as fast as possible")
+        if self.namespace == "":
+            raise UserError("--namespace is empty; give a name, or leave it out for one of each block size")
         if self.replicas > self.drives:
             raise UserError(f"{self.replicas} replicas need at least as many drives; there are {self.drives}")
         if self.cluster is not None and self.directory is not None:

@@ -130,6 +130,8 @@ async def test_a_cluster_is_looked_after(tmp_path: Path) -> None:
         (["meta", "check", "--store", "nowhere"], "write embedded:DIRECTORY"),
         (["meta", "restore", "{tmp}/absent", "--store", "embedded:{tmp}/s"], "cannot read"),
         (["blocks", "a", "--after", "xyz", "--cluster", "h:1"], "write the object id"),
+        (["meta", "dump", "--store", "embedded:{tmp}/absent"], "there is no metadata store in"),
+        (["purge", "--cluster", "h:1", "--id", "0"], "--id 0; give a namespace id"),
         (["purge", "--cluster", "h:1"], "one of --tenant, --namespace and --id"),
         (["purge", "--cluster", "h:1", "--tenant", "/"], "name the namespace, or the tenant"),
     ],

@@ -1,6 +1,7 @@
 """Replays against a real cluster: exact hits, every byte checked, and what happens when things fail."""
 
 import asyncio
+import math
 import os
 import shutil
 import signal
@@ -263,6 +264,9 @@ async def test_a_cluster_of_its_own_is_big_enough_and_leaves_nothing(
         ({"block_bytes": 4097}, "multiples of 8"),
         ({"block_bytes": 1 << 40}, "multiples of 8"),
         ({"speed": 0.0}, "speed"),
+        ({"speed": math.nan}, "speed"),
+        ({"speed": math.inf}, "speed"),
+        ({"namespace": ""}, "--namespace is empty"),
         ({"drives": 1, "replicas": 2}, "at least as many drives"),
         ({"cluster": "h:1", "directory": Path("/tmp")}, "--dir"),
     ],
