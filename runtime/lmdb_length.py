@@ -65,7 +65,9 @@ def _last_used(fd: int, tree: bytes, pages: int, page_bytes: int) -> int:
     """The last page of a tree, or the first one found at or behind `pages`, where the file ends; 1: the headers."""
     last: int = 1
     waiting: list[int] = [_TREE.unpack(tree)[-1]]
-    while waiting:
+    visits = 0
+    while waiting and visits < pages:  # damaged pages may name each other in a circle
+        visits += 1
         number = waiting.pop()
         if number == _NO_ROOT:
             continue

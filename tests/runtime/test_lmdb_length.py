@@ -60,3 +60,18 @@ def test_other_files_are_not_judged(tmp_path: Path) -> None:
     for content in (b"", b"short", bytes(3 * PAGE_BYTES)):
         path.write_bytes(content)
         assert missing_bytes(path) == 0
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_damaged_pages_end_the_search(tmp_path: Path, seed: int) -> None:
+    """Whatever it finds in pages of garbage, it comes to an end without an error of its own."""
+    path = tmp_path / "file"
+    with open_file(path) as env, env.begin(write=True, db=env.open_db(b"table")) as txn:
+        for number in range(500):
+            txn.put(number.to_bytes(8), bytes(300))
+    random = Random(seed)
+    content = bytearray(path.read_bytes()[: -2 * PAGE_BYTES])
+    for _ in range(2000):
+        content[random.randrange(2 * PAGE_BYTES, len(content))] = random.choice((0, 1, 2, 255, random.randrange(256)))
+    path.write_bytes(content)
+    assert missing_bytes(path) >= 0
