@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from esker.meta.store.base import FIRST_KEY, KEY_END
+from esker.meta.admin_raw import FIRST_KEY
+from esker.meta.store.base import KEY_END
 from esker.meta.store.embedded import open_embedded
 from esker.tools.admin.meta_source import open_rows
 from esker.wire.errors import UserError
