@@ -7,12 +7,15 @@
 Owns: the layout, the lock, the file of figures. Must not know: processes.
 """
 
+import contextlib
 import fcntl
 import os
 import shutil
 import socket
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
@@ -22,17 +25,19 @@ from esker.wire.errors import UserError
 STATE_FILE = "esker-dev.json"
 LOCK_FILE = "lock"
 META_PORT_DEFAULT = 9380
+_Count = Annotated[int, msgspec.Meta(ge=1)]
+_Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 
 
 class DevState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is kept between two starts."""
 
-    drives: int
-    replicas: int
-    capacity_bytes: int
+    drives: _Count
+    replicas: _Count
+    capacity_bytes: _Count
     """Of each drive."""
-    meta_port: int = META_PORT_DEFAULT
-    worker_ports: tuple[int, ...] = ()
+    meta_port: _Port = META_PORT_DEFAULT
+    worker_ports: tuple[_Port, ...] = ()
     format: int = 1
 
 
@@ -51,11 +56,13 @@ class DevDirectory:
         Raises `UserError` when it cannot be used, holds something else, or a running cluster has it.
         """
         path = path.absolute()
+        made = [directory for directory in (path, *path.parents) if not directory.exists()]
         try:
             path.mkdir(parents=True, exist_ok=True)
             names = set(os.listdir(path))
             lock = os.open(path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
+            _remove_empty(made)
             raise UserError(f"cannot use {path} for a cluster: {error.strerror}") from error
         try:
             if names - {LOCK_FILE} and STATE_FILE not in names and not _half_made(names):
@@ -65,6 +72,7 @@ class DevDirectory:
             if LOCK_FILE not in names:
                 (path / LOCK_FILE).unlink()
             os.close(lock)
+            _remove_empty(made)
             raise
         return cls(path, lock, remove=())
 
@@ -78,8 +86,13 @@ class DevDirectory:
             path = Path(tempfile.mkdtemp(prefix="esker-", dir=base)).absolute()
         except OSError as error:
             raise UserError(f"cannot make a directory in {base}: {error.strerror}") from error
-        claimed = cls.claim(path)
-        claimed._remove = (path, base) if made and base is not None else (path,)
+        remove = (path, base) if made and base is not None else (path,)
+        try:
+            claimed = cls.claim(path)
+        except BaseException:
+            _remove_empty(remove)
+            raise
+        claimed._remove = remove
         return claimed
 
     @property
@@ -104,8 +117,13 @@ class DevDirectory:
         """Keeps `state` for the next start, whole or not at all."""
         file = self.path / STATE_FILE
         fresh = file.with_suffix(".new")
-        fresh.write_bytes(msgspec.json.format(msgspec.json.encode(state)) + b"\n")
-        fresh.replace(file)
+        try:
+            fresh.write_bytes(msgspec.json.format(msgspec.json.encode(state)) + b"\n")
+            fresh.replace(file)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                fresh.unlink()
+            raise UserError(f"cannot write {file}: {error.strerror}") from error
 
     def check_room(self, needed_bytes: int) -> None:
         """Raises `UserError` unless the file system has so many bytes free."""
@@ -164,11 +182,23 @@ def _half_made(names: set[str]) -> bool:
     return all(name in (LOCK_FILE, "meta") or name.startswith("drive-") for name in names)
 
 
+def _remove_empty(directories: Iterable[Path]) -> None:
+    """Removes what a failed start made, innermost first, unless something is in it by now."""
+    for directory in directories:
+        with contextlib.suppress(OSError):
+            directory.rmdir()
+
+
 def _lock(lock: int, path: Path) -> None:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         pid = os.pread(lock, 20, 0).decode(errors="replace").strip() or "unknown"
         raise UserError(f"a running cluster (pid {pid}) has {path}; stop it, or use another directory") from None
-    os.ftruncate(lock, 0)
-    os.pwrite(lock, str(os.getpid()).encode(), 0)
+    except OSError as error:
+        raise UserError(f"cannot lock {path}: {error.strerror}") from error
+    try:
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, str(os.getpid()).encode(), 0)
+    except OSError as error:
+        raise UserError(f"cannot write {path / LOCK_FILE}: {error.strerror}") from error

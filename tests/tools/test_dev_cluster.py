@@ -1,14 +1,19 @@
 """A real cluster of child processes: ready, killed, restarted, stopped, started again."""
 
+import asyncio
 import os
 import signal
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from esker.kvclient import Geometry, KVCacheClient, Status
+from esker.tools.child import Child
 from esker.tools.dev_cluster import DevCluster
 from esker.wire.errors import UserError
+
+from ..waiting import WAIT_S
 
 MIB = 1 << 20
 GEOMETRY = Geometry(block_bytes_max=8192)
@@ -69,6 +74,71 @@ async def test_a_killed_supervisor_takes_its_workers_along_and_comes_back_with_t
             await cluster.restarted(process.pid)
         async with await client_of(cluster) as client:
             assert {result.status for result in await client.put(KEYS, VALUES)} == {Status.OK}
+
+
+async def test_a_supervisor_killed_while_a_worker_is_stopped_is_replaced(tmp_path: Path) -> None:
+    """The stopped worker holds its drive; the others serve, and it is replaced once it can end."""
+    async with cluster_at(tmp_path) as cluster:
+        _, supervisor, stopped, other = cluster.processes()
+        os.kill(stopped.pid, signal.SIGSTOP)
+        try:
+            os.kill(supervisor.pid, signal.SIGKILL)
+            await cluster.restarted(supervisor.pid)
+            await cluster.restarted(other.pid)
+        finally:
+            os.kill(stopped.pid, signal.SIGCONT)
+        await cluster.restarted(stopped.pid)
+        async with await client_of(cluster) as client:
+            assert {result.status for result in await client.put(KEYS, VALUES)} == {Status.OK}
+
+
+async def test_a_metadata_server_that_dies_again_while_it_starts_is_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("esker.tools.dev_cluster.RESTART_DELAY_S", 0.01)
+    async with cluster_at(tmp_path) as cluster:
+        start_child = cluster._start_child
+        killed = []
+
+        async def dies_twice(name: str, arguments: list[str]) -> Child:
+            child = await start_child(name, arguments)
+            if len(killed) < 2:
+                child.kill()
+                killed.append(child.pid)
+            return child
+
+        monkeypatch.setattr(cluster, "_start_child", dies_twice)
+        await cluster.restarted(cluster.kill_meta())
+        assert len(killed) == 2
+        assert cluster.processes()[0].pid not in killed
+        async with await client_of(cluster) as client:
+            assert {result.status for result in await client.put(KEYS, VALUES)} == {Status.OK}
+
+
+async def test_a_metadata_server_that_cannot_come_back_ends_the_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster_at(tmp_path) as cluster:
+
+        async def refuse(port: int) -> None:
+            raise UserError("the store is of a newer esker")
+
+        monkeypatch.setattr(cluster, "_start_meta", refuse)
+        cluster.kill_meta()
+        with pytest.raises(UserError, match="newer esker"):
+            async with asyncio.timeout(WAIT_S):
+                await cluster.wait()
+
+
+async def test_ports_that_fit_another_number_of_drives_are_ignored(tmp_path: Path) -> None:
+    async with cluster_at(tmp_path, drives=2) as cluster:
+        state = cluster.directory.load()
+        assert state is not None
+    (tmp_path / "esker-dev.json").write_bytes(
+        msgspec.json.encode(msgspec.structs.replace(state, worker_ports=state.worker_ports[:1]))
+    )
+    async with DevCluster(tmp_path) as again:
+        assert len(again.processes()) == 4
 
 
 async def test_a_temporary_cluster_leaves_nothing(tmp_path: Path) -> None:

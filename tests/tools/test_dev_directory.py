@@ -1,5 +1,6 @@
 """The directory of a development cluster: who may use it, and what it keeps."""
 
+import errno
 import os
 from pathlib import Path
 
@@ -52,13 +53,44 @@ def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:
         DevDirectory.temporary(tmp_path / "file")
 
 
-@pytest.mark.parametrize("content", [b"", b"{}", b'{"drives": 1, "replicas": 1, "capacity_bytes": 1, "other": 2}'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{}",
+        b'{"drives": 1, "replicas": 1, "capacity_bytes": 1, "other": 2}',
+        b'{"drives": 0, "replicas": 1, "capacity_bytes": 1}',
+        b'{"drives": 1, "replicas": 1, "capacity_bytes": 1, "worker_ports": [65536]}',
+    ],
+)
 def test_a_damaged_file_of_figures_is_named(tmp_path: Path, content: bytes) -> None:
     directory = DevDirectory.claim(tmp_path)
     (tmp_path / "esker-dev.json").write_bytes(content)
     with pytest.raises(UserError, match=r"cannot read .*esker-dev\.json"):
         directory.load()
     directory.close()
+
+
+def no_space(*_: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_full_disk_is_named_and_nothing_half_made_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("os.pwrite", no_space)
+        with pytest.raises(UserError, match="No space left on device"):
+            DevDirectory.claim(tmp_path / "new" / "dir")
+        with pytest.raises(UserError, match="No space left on device"):
+            DevDirectory.temporary(tmp_path / "base")
+    assert os.listdir(tmp_path) == []
+    directory = DevDirectory.claim(tmp_path)
+    directory.save(STATE)
+    (tmp_path / "esker-dev.new").symlink_to("/dev/full")
+    with pytest.raises(UserError, match=r"cannot write .*esker-dev\.json: No space left on device"):
+        directory.save(STATE)
+    assert directory.load() == STATE
+    directory.close()
+    assert sorted(os.listdir(tmp_path)) == ["esker-dev.json", "lock"]
 
 
 def test_temporary_directories_go_with_their_content_and_with_a_base_of_their_own(tmp_path: Path) -> None:

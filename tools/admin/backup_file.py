@@ -8,6 +8,7 @@ of the snapshot before those of the catalog. The last frame says how many frames
 was cut short; a wrong number or checksum is damage. Nothing is believed before the whole file was read once.
 """
 
+import contextlib
 import os
 import struct
 from collections.abc import Iterator, Sequence
@@ -91,7 +92,9 @@ class BackupWriter:
             if error is None:
                 self._finish()
         finally:
-            self._file.close()
+            # What matters was flushed in `_finish`; the rest of a failed backup may find no space, and is removed.
+            with contextlib.suppress(OSError):
+                self._file.close()
             self._partial.unlink(missing_ok=True)
 
     def add(self, kind: Kind, rows: Sequence[MetaRow]) -> None:

@@ -9,13 +9,18 @@ from esker.runtime.errors import SettingError
 from esker.runtime.sizes import parse_size
 from esker.tools.exit_codes import ExitCode
 
+SIZE_BYTES_MAX = (1 << 63) - 1
+
 
 def size(text: str) -> int:
     """A size option's bytes: `4k`, `1MiB`, `8g`."""
     try:
-        return parse_size(text)
+        size_bytes = parse_size(text)
     except SettingError as error:
         raise typer.BadParameter(str(error)) from error
+    if size_bytes > SIZE_BYTES_MAX:
+        raise typer.BadParameter(f"{text} is more than any drive or file can hold; write less than 8192P")
+    return size_bytes
 
 
 def seconds(text: str) -> float:

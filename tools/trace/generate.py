@@ -23,6 +23,8 @@ from esker.wire.errors import UserError
 Quantiles = tuple[tuple[float, float], ...]
 """Points (share, value) of a distribution, from share 0 to share 1, both ascending."""
 
+LENGTH_MAX = 10_000_000
+"""Tokens of a request: far beyond any model's context, and its blocks fit into memory."""
 CANDIDATES = 96
 """Conversations looked at around the wanted age when a turn looks for one whose length suits it."""
 HIT_GAIN = 0.05
@@ -62,6 +64,8 @@ class TraceProfile:
         ):
             if not good:
                 raise UserError(f"{name} out of range; allowed: {allowed}")
+        if self.system_prompt_blocks * self.block_tokens > LENGTH_MAX:
+            raise UserError(f"system prompts of more than {LENGTH_MAX} tokens; give fewer blocks, or fewer tokens each")
         for name, points in (("input length", self.input_length), ("output length", self.output_length)):
             check_quantiles(name, points)
 
@@ -72,6 +76,9 @@ def check_quantiles(name: str, points: Quantiles) -> None:
     values = [value for _, value in points]
     if len(points) < 2 or shares[0] != 0 or shares[-1] != 1:
         raise UserError(f"{name}: give at least the points 0 and 100 percent")
+    for value in values:
+        if not value <= LENGTH_MAX:  # a NaN neither
+            raise UserError(f"{name}: {value:g} is out of range; allowed: up to {LENGTH_MAX}")
     if sorted(set(shares)) != shares or sorted(values) != values or values[0] < 1:
         raise UserError(f"{name}: percentages must rise, and values too, from 1 on")
 

@@ -103,3 +103,18 @@ def test_nothing_is_left_of_a_backup_that_failed(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no more rows"):
         fail()
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("rows", [1, 5000])
+def test_a_full_disk_is_named_and_nothing_is_left(tmp_path: Path, rows: int) -> None:
+    """Both where the buffer still takes the rows and where it does not."""
+    path = tmp_path / "backup"
+    (tmp_path / "backup.partial").symlink_to("/dev/full")
+
+    def write() -> None:
+        with BackupWriter(path, HEADER) as writer:
+            writer.add(Kind.SNAPSHOT, SNAPSHOT[0] * rows)
+
+    with pytest.raises(UserError, match=r"cannot write .*: No space left on device"):
+        write()
+    assert os.listdir(tmp_path) == []
