@@ -15,6 +15,7 @@ from typing import Literal
 
 import msgspec
 
+from esker.runtime.lmdb_length import missing_bytes
 from esker.wire.errors import UserError
 
 MARKER = "esker-meta"
@@ -59,13 +60,14 @@ class StoreDirectory:
             self._write_marker(Marker())
         self.created = False
 
-    def check_length(self, last_page: int, page_bytes: int) -> None:
-        """Refuse a data file that ends before its last used page: reading a missing page would kill the process."""
-        size_bytes = self.data_path.stat().st_size
-        if size_bytes < (last_page + 1) * page_bytes:
+    def check_length(self) -> None:
+        """Refuse a data file that lacks pages it uses, before it is mapped: reading one would kill the process."""
+        with _explained(self.path):
+            missing = missing_bytes(self.data_path) if self.data_path.exists() else 0
+        if missing:
             raise UserError(
-                f"{self.data_path} is truncated: it has {size_bytes} bytes, its content needs "
-                f"{(last_page + 1) * page_bytes}; restore the directory from a backup"
+                f"{self.data_path} is truncated: {missing} bytes that it uses are missing at its end; "
+                "restore the directory from a backup"
             )
 
     def preread(self) -> None:

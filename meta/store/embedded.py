@@ -213,6 +213,7 @@ def _explained(directory: StoreDirectory) -> Iterator[None]:
 
 def _open_environment(directory: StoreDirectory) -> lmdb.Environment:
     options: dict[str, Any] = {"lib_version": 0} if directory.created else {}
+    directory.check_length()
     environment = lmdb.open(
         str(directory.data_path),
         subdir=False,
@@ -223,7 +224,6 @@ def _open_environment(directory: StoreDirectory) -> lmdb.Environment:
         **options,
     )
     try:
-        directory.check_length(environment.info()["last_pgno"], environment.stat()["psize"])
         directory.preread()
     except BaseException:
         environment.close()
