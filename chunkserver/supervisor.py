@@ -7,6 +7,7 @@ no worker outlives its supervisor.
 """
 
 import asyncio
+import contextlib
 import json
 import os
 import sys
@@ -60,6 +61,7 @@ class Supervisor:
 
     async def run(self, stop: asyncio.Event) -> bool:
         """Returns whether it ended because of `stop`; False: every worker failed for good."""
+        _keep_descriptors()
         tasks = [asyncio.ensure_future(self._keep(worker, stop)) for worker in self.workers]
         try:
             await asyncio.gather(*tasks)
@@ -178,6 +180,18 @@ async def _end(process: asyncio.subprocess.Process) -> int:
     except TimeoutError:
         process.kill()
         return await process.wait()
+
+
+def _keep_descriptors() -> None:
+    """Makes sure that workers inherit nothing of this process but stderr.
+
+    uvloop leaves a child inheritable copies of its stdin and stdout. In a worker they would keep the supervisor's own
+    pipes open beyond its death, and who reads them would not learn of it.
+    """
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) > 2:
+            with contextlib.suppress(OSError):  # the listing's own descriptor is closed by now
+                os.set_inheritable(int(name), False)
 
 
 def _check(config: ChunkserverConfig) -> None:

@@ -7,7 +7,7 @@ import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -81,6 +81,15 @@ def alive(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+def descriptors(pid: int) -> set[str]:
+    """What a process has open; files that it closes meanwhile are left out."""
+    found = set()
+    for path in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):
+            found.add(os.readlink(path))
+    return found
 
 
 async def test_a_worker_that_is_killed_comes_back_where_it_was_with_what_it_had(tmp_path: Path) -> None:
@@ -207,13 +216,23 @@ async def test_no_worker_outlives_a_supervisor_that_is_killed(tmp_path: Path) ->
     async with metadata(tmp_path / "meta", drives=2) as cluster:
         arguments = ["-m", "esker", "chunkserver", "--json", "--cluster", cluster, "--capacity", "64MiB"]
         arguments += ["--drive", str(tmp_path / "d0"), "--drive", str(tmp_path / "d1")]
+        read_end, write_end = os.pipe()
+        inherited = os.readlink(f"/proc/self/fd/{write_end}")
         process = await asyncio.create_subprocess_exec(
-            sys.executable, *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
+            sys.executable,
+            *arguments,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            pass_fds=(write_end,),
         )
+        os.close(read_end)
+        os.close(write_end)
         assert process.stdout is not None
         async with asyncio.timeout(WAIT_S):
             pids = [json.loads(await process.stdout.readline())["pid"] for _ in range(2)]
         assert all(map(alive, pids))
+        assert inherited in descriptors(process.pid)
+        assert not any(inherited in descriptors(pid) for pid in pids), "workers inherit nothing of the supervisor"
         process.kill()
         await process.wait()
         await until(lambda: not any(map(alive, pids)), "its workers ended")

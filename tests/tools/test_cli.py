@@ -12,8 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import typer
 
 from esker.tools.child_errors import ChildEnded
+from esker.tools.commands.options import size
 from esker.tools.exit_codes import MEANING, ExitCode, epilog, exit_code_of
 from esker.wire.errors import ConnectionFailed, DeadlineExceeded, EskerError, UserError
 
@@ -91,7 +93,6 @@ def test_version_is_the_packages() -> None:
         (["trace", "generate", "-o", "{tmp}/x", "--lengths", "0:1,100:1e12"], "allowed: up to 10000000"),
         (["trace", "generate", "-o", "{tmp}/x", "--lengths", "0:nan,100:5"], "nan is out of range"),
         (["trace", "generate", "-o", "{tmp}/x", "--system-prompt-blocks", "1000000"], "give fewer blocks"),
-        (["dev", "--dir", "{tmp}/d", "--capacity", "8192P"], "more than any drive"),
         (["trace", "generate", "-o", "{tmp}/x", "--turns", "0"], "turns out of range"),
         (["bench", "--rw", "trim"], "allowed: read"),
         (["bench", "--bs", "5k", "--iodepth", "0"], "multiples of 4096"),
@@ -121,6 +122,12 @@ def test_mistakes_end_with_one_line(tmp_path: Path, arguments: list[str], compla
 @pytest.mark.parametrize("arguments", [["bogus"], ["bench", "--bs", "many"], ["bench", "--runtime", "0"], ["replay"]])
 def test_usage_errors_have_the_code_of_bad_input(arguments: list[str]) -> None:
     assert esker(*arguments).returncode == ExitCode.USAGE
+
+
+def test_a_size_beyond_what_files_can_have_is_refused() -> None:
+    assert size("8191P") == 8191 << 50
+    with pytest.raises(typer.BadParameter, match="more than any drive"):
+        size("8192P")
 
 
 def test_a_cluster_that_is_not_there_is_named(trace: Path) -> None:
