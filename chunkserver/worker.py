@@ -47,6 +47,10 @@ REPORTS_TIMEOUT_S = 2.0
 OWNER_TIMEOUT_S = 3.0
 OWNER_RETRY_S = 0.05
 EXIT_OK, EXIT_INTERNAL, EXIT_USER_ERROR, EXIT_NOT_NOW = 0, 1, 2, os.EX_TEMPFAIL
+_PASSING = frozenset(
+    (errno.EADDRINUSE, errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
+)
+"""What the operating system refuses for want of something that others may give back."""
 
 
 async def serve(config: WorkerConfig, stop: asyncio.Event) -> int:
@@ -185,11 +189,8 @@ class _Drive:
         config = self._config
         try:
             return await server.listen_tcp(config.host, config.port)
-        except UserError as error:
-            taken = isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EADDRINUSE
+        except UserError:
             if config.keep_port or config.port == 0:
-                if taken:
-                    raise NotNow(str(error)) from error
                 raise
             return await server.listen_tcp(config.host, 0)
 
@@ -250,16 +251,28 @@ def _tell(event: dict[str, object]) -> None:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - stays for the rest of the process's life
 
 
+def _exit_code(error: EskerError | SettingError | OSError) -> int:
+    reason = error if isinstance(error, OSError) else error.__cause__
+    if isinstance(reason, OSError) and reason.errno in _PASSING:
+        return EXIT_NOT_NOW
+    if isinstance(error, OSError):
+        return EXIT_INTERNAL
+    final = isinstance(error, UserError | SettingError) and not isinstance(error, NotNow)
+    return EXIT_USER_ERROR if final else EXIT_NOT_NOW
+
+
 def main() -> int:
     """Entry point; returns the exit code."""
     config = msgspec.json.decode(sys.argv[1], type=WorkerConfig)
     logging.configure(f"worker:{os.path.basename(config.directory.rstrip('/')) or config.directory}")
     try:
         return run(lambda stop: serve(config, stop), watch_stdin=True)
-    except (EskerError, SettingError) as error:
+    except (EskerError, SettingError, OSError) as error:
+        code = _exit_code(error)
+        if code == EXIT_INTERNAL:
+            raise
         _tell({"event": "failed", "reason": " ".join(str(error).split())})
-        final = isinstance(error, UserError | SettingError) and not isinstance(error, NotNow)
-        return EXIT_USER_ERROR if final else EXIT_NOT_NOW
+        return code
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The worker process from outside: its start, its end, users' mistakes, and bytes that are no protocol."""
 
 import asyncio
+import errno
 import glob
 import os
 import signal
@@ -11,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from esker.chunkserver.worker import EXIT_NOT_NOW, EXIT_USER_ERROR
+from esker.chunkserver.engine.errors import DriveFailed, DriveOwned
+from esker.chunkserver.worker import EXIT_INTERNAL, EXIT_NOT_NOW, EXIT_USER_ERROR, _exit_code
 from esker.wire import framing
 from esker.wire.codec import encode_body
-from esker.wire.errors import ConnectionFailed, RequestFailed
+from esker.wire.errors import ConnectionFailed, RequestFailed, UserError
 from esker.wire.limits import KIB
 from esker.wire.messages import PROTOCOL_VERSION, Hello, HelloReply, Method
 from esker.wire.rpc_client import Connection
@@ -312,3 +314,25 @@ async def test_a_chunk_of_the_drive_that_rotted_is_never_passed_off_as_data(tmp_
         assert spoil(tmp_path / "drive", b"00000001-") == 1
         with pytest.raises(AssertionError, match="do not verify"):
             await client.read_one(1)
+
+
+def caused(error: Exception, cause: Exception) -> Exception:
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (UserError("a mistake"), EXIT_USER_ERROR),
+        (caused(UserError("no right"), OSError(errno.EACCES, "")), EXIT_USER_ERROR),
+        (caused(UserError("no socket"), OSError(errno.ENOSPC, "")), EXIT_NOT_NOW),
+        (caused(UserError("a port in use"), OSError(errno.EADDRINUSE, "")), EXIT_NOT_NOW),
+        (DriveOwned("in use"), EXIT_NOT_NOW),
+        (DriveFailed("took no write"), EXIT_NOT_NOW),
+        (OSError(errno.ENOMEM, ""), EXIT_NOT_NOW),
+        (OSError(errno.EBADF, ""), EXIT_INTERNAL),
+    ],
+)
+def test_only_what_somebody_has_to_change_is_final(error: Exception, code: int) -> None:
+    assert _exit_code(error) == code
