@@ -1,7 +1,10 @@
 """What a worker knows of the cluster: routing, its own chain replicas, and links to successors.
 
-The last routing is kept on the drive, so that a restarted worker serves also while no metadata server answers.
+The last routing is kept on the drive, so that a restarted worker answers reads also while no metadata server does. It
+takes no part in writes before this life of it has been admitted.
 """
+
+from collections.abc import Callable
 
 import msgspec
 
@@ -9,7 +12,7 @@ from esker.chunkserver.engine.store import DriveStore
 from esker.chunkserver.forward import Answered, Link
 from esker.chunkserver.pool import WorkerPool
 from esker.chunkserver.spaces import Spaces
-from esker.craq.messages import DriveFailed, Membership
+from esker.craq.messages import DriveFailed, Event, Membership
 from esker.craq.replica import ChainReplica
 from esker.runtime.logging import get_logger
 from esker.wire.status import Status
@@ -19,31 +22,37 @@ log = get_logger("chunkserver.cluster")
 
 ROUTING_STATE = "routing"
 EPOCH_STATE = "version-epoch"
-EPOCH_SHIFT = 40
-"""Versions drawn in one life of the worker: epoch << 40 | counter. No version is ever drawn twice."""
+Dispatch = Callable[[ChainReplica, Event], None]
 
 
 class ClusterView:
     """Routing as this worker has it. Give it `own` and `answered` before the first `take`."""
 
-    def __init__(self, store: DriveStore, pool: WorkerPool, own: Worker, answered: Answered) -> None:
+    def __init__(
+        self, store: DriveStore, pool: WorkerPool, own: Worker, answered: Answered, dispatch: Dispatch
+    ) -> None:
+        """`dispatch` hands events to replicas and sees to what follows; `answered` is told how forwards ended."""
         self._store = store
         self._pool = pool
         self._own = own
         self._answered = answered
+        self._dispatch = dispatch
+        self.on_chains: Callable[[], None] | None = None
+        """Called after chains of this worker may have changed."""
         self.routing: Routing | None = None
         self.replicas: dict[int, ChainReplica] = {}
         self.offline_chains: set[int] = set()
+        self.unsure_chains: set[int] = set()
+        """In which this worker does not serve at present: what it does not have, others may."""
         self.spaces = Spaces()
         self._workers: dict[str, Worker] = {}
         self._links: dict[str, Link] = {}
         self.life = self._next_epoch()
         """Of this worker: above those of its earlier ones."""
-        self._first_version = self.life << EPOCH_SHIFT
         self._failed = ""
 
     def _next_epoch(self) -> int:
-        """This life's epoch, above all earlier ones; kept before any version can be drawn from it."""
+        """This life's number, above all earlier ones."""
         kept = self._store.state_get(EPOCH_STATE)
         epoch = (int.from_bytes(kept, "little") if kept else 0) + 1
         self._store.state_put(EPOCH_STATE, epoch.to_bytes(8, "little"), self._kept, EPOCH_STATE)
@@ -85,12 +94,28 @@ class ClusterView:
                 continue
             known = self.replicas.get(chain.chain_id)
             if known is None:
-                replica = self.replicas[chain.chain_id] = ChainReplica(chain, own_id, self._first_version)
+                known = self.replicas[chain.chain_id] = ChainReplica(chain, own_id, self._own.incarnation)
                 if self._failed:
-                    replica.handle(DriveFailed(self._failed))
+                    known.handle(DriveFailed(self._failed))
                     self.offline_chains.add(chain.chain_id)
             elif chain.version > known.chain.version:
-                known.handle(Membership(chain))
+                self._dispatch(known, Membership(chain))
+            if known.serving:
+                self.unsure_chains.discard(chain.chain_id)
+            else:
+                self.unsure_chains.add(chain.chain_id)
+        if self.on_chains is not None:
+            self.on_chains()
+
+    def ready(self, chain_id: int, chain_version: int) -> bool:
+        """Whether this worker takes part in the chain in that version, with nothing of an earlier one under way."""
+        replica = self.replicas.get(chain_id)
+        return (
+            replica is not None
+            and replica.chain.version == chain_version
+            and (replica.serving or replica.syncing)
+            and not replica.earlier_chunks()
+        )
 
     @property
     def routing_version(self) -> int:

@@ -4,6 +4,8 @@ import msgspec
 
 from esker.wire.limits import ALIGN_BYTES, MIB
 
+RESYNC_BYTES_PER_S = 200_000_000
+
 
 class DriveConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One drive of a node."""
@@ -34,6 +36,8 @@ class ChunkserverConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     """Memory of each worker for data in flight."""
     join_timeout_s: float = 10.0
     """How long a worker looks for a metadata server before it gives up (a new drive) or serves without one."""
+    resync_bytes_per_s: int = RESYNC_BYTES_PER_S
+    """How fast each drive sends chunks to replicas that are being brought up to date."""
     unresponsive_s: float = 30.0
     """A worker that gives no sign of life for this long is killed and started again."""
 
@@ -52,7 +56,9 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     join_timeout_s: float
     keep_port: bool
     """False: when `port` is taken, any other will do."""
+    resync_bytes_per_s: int = RESYNC_BYTES_PER_S
 
 
 POOL_BYTES_MIN = 8 * MIB
+RESYNC_BYTES_PER_S_MIN = MIB
 assert POOL_BYTES_MIN % ALIGN_BYTES == 0

@@ -40,6 +40,8 @@ BACKOFF_MIN_S = 0.05
 BACKOFF_MAX_S = 1.0
 CONNECT_TIMEOUT_S = 1.0
 
+PAYLOAD_METHODS = (Method.CREATE, Method.REPLACE)
+
 Answered = Callable[[int, Status], None]
 
 
@@ -92,6 +94,19 @@ class Link:
         if self._connection is not None and self._connection.closed:
             self._connection = None
         return self._connection
+
+    async def connected(self, timeout_s: float) -> Connection:
+        """The connection on which operations are sent on. Raises `EskerError` where there is none within `timeout_s`.
+
+        What is asked of the successor by it comes after the operations that were sent on before.
+        """
+        if self.connection is None and self._connecting is None and self._loop.time() >= self._retry_at:
+            self._connecting = asyncio.ensure_future(self._connect())
+        if self._connecting is not None:
+            await asyncio.wait((self._connecting,), timeout=timeout_s)
+        if self.connection is None:
+            raise EskerError(f"the successor, drive {self._drive_id}, cannot be reached")
+        return self.connection
 
     def try_at_once(self) -> None:
         """The successor has a new life, or another address: earlier failures say nothing of it."""
@@ -190,13 +205,13 @@ class Link:
             extents = b"".join(REMOVE_EXTENT.pack(*item.extent) for item in batch)
             connection.start(Method.REMOVE, Remove(first.space, extents, budget_ms), reply)
             return
-        memory_id = self._memory_id if first.method is Method.CREATE else 0
+        memory_id = self._memory_id if first.method in PAYLOAD_METHODS else 0
         payload: list[memoryview] = []
         rows = []
         holds = []
         for item in batch:
             row = list(item.extent)
-            if item.region is not None and first.method is Method.CREATE:
+            if item.region is not None and first.method in PAYLOAD_METHODS:
                 if memory_id:
                     row[5] = (item.region.offset + item.at) // 4096
                 else:

@@ -25,12 +25,21 @@ from esker.wire.types import Routing, Worker
 
 log = get_logger("chunkserver.meta")
 
+Chains = tuple[tuple[int, int], ...]
+"""Chain ids with chain versions."""
+
 CALL_TIMEOUT_S = 2.0
+BEAT_PAUSE_S = 0.02
+"""At least between two heartbeats, however many ask for one."""
 REJOIN_DELAY_S = 0.5
 
 
 class MetaLink:
-    """Keeps `view` up to date for the worker that joined. `used_bytes` is asked at each heartbeat."""
+    """Keeps `view` up to date for the worker that joined.
+
+    `used_bytes` and `resynced` (chains whose syncing replica is up to date, and those where it does not get on) are
+    asked at each heartbeat.
+    """
 
     def __init__(
         self,
@@ -38,12 +47,14 @@ class MetaLink:
         reports: CatalogReports,
         view: ClusterView,
         used_bytes: Callable[[], int],
+        resynced: Callable[[], tuple[Chains, Chains]],
     ) -> None:
         self._meta = meta
         self._reports = reports
         self._own: Worker | None = None
         self._view = view
         self._used_bytes = used_bytes
+        self._resynced = resynced
         self._joined = False
         self._beat_now = asyncio.Event()
 
@@ -87,13 +98,15 @@ class MetaLink:
                 if not silent:
                     log.warning("no heartbeat got through; serving goes on", reason=str(error))
                 silent = True
+            await asyncio.sleep(BEAT_PAUSE_S)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(HEARTBEAT_INTERVAL_S):
+                async with asyncio.timeout(HEARTBEAT_INTERVAL_S - BEAT_PAUSE_S):
                     await self._beat_now.wait()
             self._beat_now.clear()
 
     async def _heartbeat(self, own: Worker) -> None:
         routing = self._view.routing
+        synced, stalled = self._resynced()
         beat = Heartbeat(
             own.drive_id,
             own.incarnation,
@@ -102,6 +115,8 @@ class MetaLink:
             own.capacity_bytes,
             tuple(sorted(self._view.offline_chains)),
             catalog=self._reports.lag(),
+            synced=synced,
+            stalled=stalled,
         )
         reply = await self._meta.call(Method.HEARTBEAT, beat, HeartbeatReply, timeout_s=CALL_TIMEOUT_S)
         if reply.routing is not None:

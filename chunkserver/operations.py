@@ -1,6 +1,7 @@
 """What the runner of the chain replicas knows of an operation, and of the request it came in."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from esker.chunkserver.engine.record import record_key
@@ -10,14 +11,17 @@ from esker.craq import messages as craq
 from esker.craq.replica import ChainReplica
 from esker.wire.ids import chunk_id
 from esker.wire.rpc_server import Request
+from esker.wire.status import Status
+
+SyncEnded = Callable[[Status], None]
 
 
 class Batch:
-    """A CREATE, CONFIRM or REMOVE under way."""
+    """A CREATE, CONFIRM, REPLACE or REMOVE under way; or what this worker does by itself (no request)."""
 
     __slots__ = ("flush_soon", "left", "ops", "region", "request", "results", "timer")
 
-    def __init__(self, request: Request, count: int, region: Region | None) -> None:
+    def __init__(self, request: Request | None, count: int, region: Region | None) -> None:
         self.request = request
         self.left = count
         self.region = region
@@ -48,6 +52,7 @@ class Operation:
         "slot_bytes",
         "space",
         "stored_version",
+        "sync_ended",
     )
 
     def __init__(self, batch: Batch, number: int, replica: ChainReplica, space: int, row: tuple[Any, ...]) -> None:
@@ -58,7 +63,7 @@ class Operation:
         self.object_id: bytes = row[0]
         self.index: int = row[1]
         self.record_key = record_key(row[2], chunk_id(space, row[0], row[1]))
-        self.event: craq.Create | craq.Remove
+        self.event: craq.Arrival
         """Set as soon as the operation has its number."""
         self.content: craq.Content | None = None
         """What a write makes durable."""
@@ -71,11 +76,18 @@ class Operation:
         self.stored_version = 0
         self.replaces = 0
         """Version of what is stored here already; 0: nothing, or it is not known."""
+        self.sync_ended: SyncEnded | None = None
+        """Who waits for the end of a sync."""
 
     @property
     def for_catalog(self) -> bool:
         """Whether the catalog follows this chunk's record on this drive: chunk 0 stands for its block, at the head."""
         return self.index == 0 and self.replica.is_head
+
+    @property
+    def gone_for_catalog(self) -> bool:
+        """Whether the catalog is told of this chunk's removal: also by a syncing replica, whose surplus it may list."""
+        return self.index == 0 and (self.replica.is_head or self.replica.syncing)
 
     def hand_over(self, region: Region) -> None:
         """From now on the operation's memory is `region`, whose hold it takes over."""

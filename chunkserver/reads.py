@@ -1,4 +1,4 @@
-"""READ and LOOKUP: from records and the drive to clients.
+"""READ: from records and the drive to clients.
 
 A request's extents are taken up a few at a time, so that lookups and other clients never wait behind a long batch;
 replies leave as the drive completes extents. Over a socket the data passes through the worker's pool; into
@@ -13,7 +13,7 @@ import errno
 import os
 import struct
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from weakref import WeakKeyDictionary
 
 from esker.chunkserver.engine.errors import CorruptRecord
@@ -28,8 +28,7 @@ from esker.runtime.counters import Counters
 from esker.wire.codec import decode_body
 from esker.wire.columns import check_rows
 from esker.wire.errors import RequestFailed
-from esker.wire.limits import LOOKUP_KEYS_MAX
-from esker.wire.messages import LOOKUP_KEY, READ_EXTENT, READ_RESULT, Lookup, LookupReply, Read, ReadReply
+from esker.wire.messages import READ_EXTENT, READ_RESULT, Read, ReadReply
 from esker.wire.rpc_server import Request, ServerConnection
 from esker.wire.status import Status
 
@@ -42,7 +41,6 @@ REPLY_BYTES_AIM = 512 << 10
 SEND_AHEAD_BYTES = 2 << 20
 """What one connection may have waiting in its socket before it must take some."""
 ALARM_MIN_S = 0.001
-LOOKUP_SLICE_KEYS = 2048
 
 _RECORD_KEY = struct.Struct(">II16sI")
 _HEAD = struct.Struct("<HH")
@@ -50,7 +48,7 @@ _NOTHING = bytes(READ_RESULT.size - _HEAD.size)
 
 
 class ReadService:
-    """Serves READ and LOOKUP of one drive."""
+    """Serves READ of one drive."""
 
     def __init__(
         self,
@@ -61,14 +59,20 @@ class ReadService:
         counters: Counters,
         offline_chains: set[int],
         check_space: Callable[[int], None] = lambda space: None,
+        unsure_chains: Set[int] = frozenset(),
     ) -> None:
-        """`check_space` raises `RequestFailed` for spaces that are not served."""
+        """`check_space` raises `RequestFailed` for spaces that are not served.
+
+        Of `unsure_chains` what is here is given out, as its bytes are verified, but nothing is said to be absent: this
+        replica may have missed it.
+        """
         self._store = store
         self._engine = engine
         self._pool = pool
         self._memories = memories
         self._counters = counters
         self._offline = offline_chains
+        self._unsure = unsure_chains
         self._check_space = check_space
         self._loop = asyncio.get_running_loop()
         self._jobs: deque[ReadJob] = deque()
@@ -80,28 +84,6 @@ class ReadService:
         self._pumping = False
         pool.on_free = self._memory_freed
         engine.after_batch(self._after_batch)
-
-    # LOOKUP
-
-    def lookup(self, request: Request) -> None:
-        """Handles LOOKUP: one byte per key."""
-        message = decode_body(Lookup, request.body)
-        self._check_space(message.space)
-        count = check_rows(LOOKUP_KEY, message.keys, LOOKUP_KEYS_MAX)
-        self._counters.add("lookup_keys", count)
-        self._lookup_slice(request, message, 0, [])
-
-    def _lookup_slice(self, request: Request, message: Lookup, at: int, parts: list[bytes]) -> None:
-        end = at + LOOKUP_SLICE_KEYS * LOOKUP_KEY.size
-        keys = message.keys if at == 0 and end >= len(message.keys) else message.keys[at:end]
-        with self._store.reader() as reader:
-            parts.append(reader.present(message.space, keys))
-        if end < len(message.keys):
-            self._loop.call_soon(self._lookup_slice, request, message, end, parts)
-        else:
-            request.reply(LookupReply(parts[0] if len(parts) == 1 else b"".join(parts)))
-
-    # READ
 
     def read(self, request: Request) -> None:
         """Handles READ."""
@@ -195,7 +177,8 @@ class ReadService:
                     self._settle(job, number, Status.CHECKSUM)
                     continue
                 if record is None:
-                    self._settle(job, number, Status.NOT_FOUND)
+                    unsure = chain_id in self._unsure
+                    self._settle(job, number, Status.UNAVAILABLE if unsure else Status.NOT_FOUND)
                     continue
                 length = record[0]
                 padded = (length + 4095) & -4096

@@ -18,13 +18,15 @@ from esker.chunkserver.engine.io import IoEngine
 from esker.chunkserver.engine.record import Record
 from esker.chunkserver.engine.store import DriveStore
 from esker.chunkserver.forward import Item, Link
-from esker.chunkserver.operations import Batch, Operation
+from esker.chunkserver.operations import Batch, Operation, SyncEnded
 from esker.chunkserver.pool import Region, WorkerPool
 from esker.craq import messages as craq
 from esker.craq.replica import ChainReplica
 from esker.runtime.counters import Counters
 from esker.runtime.logging import get_logger
+from esker.wire.admin_messages import split_record_key
 from esker.wire.ids import NO_PUT_ID
+from esker.wire.limits import ALIGN_BYTES
 from esker.wire.messages import CREATE_RESULT, REMOVE_RESULT, CatalogEntry, CreateReply, Method, RemoveReply
 from esker.wire.status import Status
 
@@ -54,6 +56,8 @@ class ReplicaRunner:
         self._copies = Copies(store, pool, counters, self)
         self._operations: dict[int, Operation] = {}
         self._next_op = 1
+        self.syncs = 0
+        """How many of the operations under way are syncs."""
         self._events: deque[tuple[ChainReplica, craq.Event]] = deque()
         self._running = False
         self._perform: dict[type, Callable[[ChainReplica, Any], craq.Event | None]] = {
@@ -93,6 +97,17 @@ class ReplicaRunner:
         operation.batch.ops.append(op)
         return op
 
+    def sync(self, replica: ChainReplica, record_key: bytes, timeout_s: float, ended: SyncEnded) -> None:
+        """Brings `replica`'s syncing successor in line about one chunk; `ended` gets the outcome, later."""
+        chain_id, space, object_id, index = split_record_key(record_key)
+        batch = Batch(None, 1, None)
+        op = Operation(batch, 0, replica, space, (object_id, index, chain_id))
+        op.deadline = self.begin(batch, int(timeout_s * 1000))
+        op.sync_ended = ended
+        op.event = craq.Sync(self.register(op), replica.chain.version, record_key)
+        self.syncs += 1
+        self.dispatch(replica, op.event)
+
     def is_current(self, op: int, operation: Operation) -> bool:
         """Whether the operation is still under way."""
         return self._operations.get(op) is operation
@@ -126,17 +141,20 @@ class ReplicaRunner:
 
     def _lookup(self, replica: ChainReplica, effect: craq.Lookup) -> craq.Event:
         op = self._operations[effect.op]
+        damaged = False
         with self._store.reader() as reader:
             try:
                 record = reader.record(op.record_key)
             except CorruptRecord:
-                record = None  # counted and logged by the store; a create puts a whole one in its place
+                record, damaged = None, True  # counted and logged by the store; a create puts a whole one in its place
         if record is None:
-            return craq.Found(effect.op, None)
+            return craq.Found(effect.op, None, damaged)
         content = craq.Content(
             record.length, record.checksums, record.put_id, record.block_bytes, record.chunk_count, record.key
         )
         op.replaces = record.version
+        if isinstance(op.event, craq.Sync):
+            op.length, op.slot_bytes = record.length, record.pages * ALIGN_BYTES
         return craq.Found(effect.op, craq.Stored(record.version, content))
 
     def _reserve(self, replica: ChainReplica, effect: craq.Reserve) -> craq.Event:
@@ -201,7 +219,7 @@ class ReplicaRunner:
 
     def _removed(self, token: tuple[int, Operation, int], status: Status) -> None:
         op_id, op, version = token
-        if status is Status.OK and op.for_catalog:
+        if status is Status.OK and op.gone_for_catalog:
             self._report(removal(op.record_key, version))
         failed = status not in (Status.OK, Status.NOT_FOUND, Status.CONDITION)
         self.dispatch(op.replica, craq.Removed(op_id, failed, no_space=status is Status.NO_SPACE))
@@ -219,7 +237,7 @@ class ReplicaRunner:
         self._link(effect.successor).send(
             Item(
                 op=effect.op,
-                method=Method.CONFIRM if effect.confirm else Method.CREATE,
+                method=Method.CONFIRM if effect.confirm else Method.REPLACE if effect.replace else Method.CREATE,
                 space=operation.space,
                 slot_bytes=operation.slot_bytes,
                 extent=operation.forward_row(effect.version, content),
@@ -237,9 +255,12 @@ class ReplicaRunner:
     def _forward_remove(self, replica: ChainReplica, effect: craq.ForwardRemove) -> None:
         op = self._operations[effect.op]
         remove = op.event
-        assert isinstance(remove, craq.Remove)
+        version, put_id = 0, NO_PUT_ID
+        if not effect.anything:
+            assert isinstance(remove, craq.Remove)
+            version, put_id = remove.version, remove.put_id
         chain = replica.chain
-        row = (op.object_id, op.index, chain.chain_id, chain.version, remove.version, remove.put_id)
+        row = (op.object_id, op.index, chain.chain_id, chain.version, version, put_id)
         self._link(effect.successor).send(
             Item(effect.op, Method.REMOVE, op.space, 0, row, b"", b"", None, 0, op.deadline)
         )
@@ -271,7 +292,9 @@ class ReplicaRunner:
         if op.region is not None:
             op.region.drop()
             op.region = None
-        if isinstance(op.event, craq.Remove):
+        if isinstance(op.event, craq.Sync):
+            self._sync_ended(op, status)
+        elif isinstance(op.event, craq.Remove):
             self._counters.add(f"remove_{status.name.lower()}")
             self.result(op.batch, REMOVE_RESULT.pack(op.number, status))
         else:
@@ -284,6 +307,13 @@ class ReplicaRunner:
                 result = CREATE_RESULT.pack(op.number, status, stored.version, content.length_bytes, content.put_id)
             self.result(op.batch, result)
 
+    def _sync_ended(self, op: Operation, status: Status) -> None:
+        assert op.sync_ended is not None
+        assert op.batch.timer is not None
+        op.batch.timer.cancel()
+        self.syncs -= 1
+        self._loop.call_soon(op.sync_ended, status)
+
     def result(self, batch: Batch, result: bytes) -> None:
         """One extent of the batch is over; results that come together leave together."""
         batch.results.append(result)
@@ -294,6 +324,7 @@ class ReplicaRunner:
 
     def _flush(self, batch: Batch) -> None:
         batch.flush_soon = False
+        assert batch.request is not None
         results, batch.results = b"".join(batch.results), []
         body = RemoveReply(results) if batch.request.method is Method.REMOVE else CreateReply(results)
         over = batch.left == 0

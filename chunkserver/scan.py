@@ -9,6 +9,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from xxhash import xxh3_64_intdigest
+
 from esker.chunkserver.catalog_reports import CatalogReports, creation, removal
 from esker.chunkserver.engine.errors import CorruptRecord
 from esker.chunkserver.engine.record import RECORD_KEY_BYTES, Record, chain_prefix, record_key
@@ -61,12 +63,17 @@ class ScanService:
         reports: CatalogReports,
         routing_version: Callable[[], int],
         refresh: Callable[[], None],
+        ready: Callable[[int, int], bool],
     ) -> None:
+        """`ready(chain id, chain version)`: whether this worker takes part in the chain in that version and has nothing
+        of an earlier one under way.
+        """
         self._store = store
         self._writes = writes
         self._reports = reports
         self._routing_version = routing_version
         self._refresh = refresh
+        self._ready = ready
         self._loop = asyncio.get_running_loop()
 
     def scan(self, request: Request) -> None:
@@ -78,10 +85,15 @@ class ScanService:
             raise RequestFailed(
                 Status.NOT_READY, f"this worker's cluster map is older than version {message.routing_version}"
             )
+        if message.chain_version and not self._ready(message.chain_id, message.chain_version):
+            self._refresh()
+            raise RequestFailed(
+                Status.NOT_READY, f"not part of chain {message.chain_id} in version {message.chain_version}, or not yet"
+            )
         after = message.after
         if message.space:
             after = max(after, space_before(message.chain_id, message.space))
-        self._slice(request, message, _Page(after, self._writes.under_way(message.space)))
+        self._slice(request, message, _Page(after, self._writes.under_way(message.space), digests=message.digests))
 
     def _slice(self, request: Request, message: Scan, page: "_Page") -> None:
         if request.connection.stream.closed:
@@ -136,22 +148,26 @@ class ScanService:
 class _Page:
     """A SCAN under way."""
 
-    def __init__(self, after: bytes, writes_under_way: int) -> None:
+    def __init__(self, after: bytes, writes_under_way: int, *, digests: bool) -> None:
         self.after = after
         self.count = 0
         self.looked_at = 0
         self._rows: list[bytes] = []
         self._keys: list[bytes] = []
+        self._digests: list[bytes] | None = [] if digests else None
         self._writes_under_way = writes_under_way
 
     def add(self, items: Sequence[Item]) -> None:
         packed, keys = _packed(items)
         self._rows.append(packed)
         self._keys.append(keys)
+        if self._digests is not None:
+            self._digests += [digest(record.checksums) for _, record in items]
         self.count += len(items)
 
     def reply(self, request: Request, next_after: bytes) -> None:
-        request.reply(ScanReply(b"".join(self._rows), b"".join(self._keys), next_after, self._writes_under_way))
+        rows, keys, digests = b"".join(self._rows), b"".join(self._keys), b"".join(self._digests or ())
+        request.reply(ScanReply(rows, keys, next_after, self._writes_under_way, digests))
 
 
 def _check(message: Scan) -> None:
@@ -164,8 +180,15 @@ def _check(message: Scan) -> None:
         raise RequestFailed(Status.BAD_REQUEST, "a chain id or space out of range")
     if message.chain_id and message.after and not message.after.startswith(chain_prefix(message.chain_id)):
         raise RequestFailed(Status.BAD_REQUEST, f"the page begins on another chain than {message.chain_id}")
+    if message.chain_version and not message.chain_id:
+        raise RequestFailed(Status.BAD_REQUEST, "a chain version without a chain")
     if message.space and not message.chain_id:
         raise RequestFailed(Status.BAD_REQUEST, "the records of one space stand together only within a chain")
+
+
+def digest(checksums: bytes) -> bytes:
+    """What stands for a record's checksums in a scan."""
+    return xxh3_64_intdigest(checksums).to_bytes(8, "little")
 
 
 def _packed(items: Sequence[Item]) -> tuple[bytes, bytes]:

@@ -16,7 +16,13 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from esker.chunkserver.config import POOL_BYTES_MIN, ChunkserverConfig, DriveConfig, WorkerConfig
+from esker.chunkserver.config import (
+    POOL_BYTES_MIN,
+    RESYNC_BYTES_PER_S_MIN,
+    ChunkserverConfig,
+    DriveConfig,
+    WorkerConfig,
+)
 from esker.chunkserver.worker import EXIT_NOT_NOW, EXIT_USER_ERROR
 from esker.runtime.logging import get_logger
 from esker.wire.errors import UserError
@@ -120,6 +126,7 @@ class Supervisor:
             pool_bytes=config.pool_bytes,
             join_timeout_s=config.join_timeout_s,
             keep_port=worker.drive.port != 0 and not worker.drive.port_is_wish,
+            resync_bytes_per_s=config.resync_bytes_per_s,
         )
         process = await asyncio.create_subprocess_exec(
             sys.executable,
@@ -201,5 +208,9 @@ def _check(config: ChunkserverConfig) -> None:
     for directory in directories:
         if directories.count(directory) > 1:
             raise UserError(f"{directory} is given twice; every drive needs a directory of its own")
+    if config.resync_bytes_per_s < RESYNC_BYTES_PER_S_MIN:
+        raise UserError(
+            f"a resync rate of {config.resync_bytes_per_s} bytes per second; needed: at least {RESYNC_BYTES_PER_S_MIN}"
+        )
     if config.pool_bytes < POOL_BYTES_MIN:
         raise UserError(f"a pool of {config.pool_bytes} bytes; needed: at least {POOL_BYTES_MIN}")

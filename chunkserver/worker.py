@@ -20,10 +20,12 @@ from esker.chunkserver.config import WorkerConfig
 from esker.chunkserver.engine.errors import DriveOwned, NotNow
 from esker.chunkserver.engine.io import IoEngine, open_engine
 from esker.chunkserver.engine.store import DriveStore
+from esker.chunkserver.lookups import LookupService
 from esker.chunkserver.memories import ClientMemories
 from esker.chunkserver.meta_link import MetaLink
 from esker.chunkserver.pool import WorkerPool
 from esker.chunkserver.reads import ReadService
+from esker.chunkserver.resync import ResyncService
 from esker.chunkserver.runner import ReplicaRunner
 from esker.chunkserver.scan import ScanService
 from esker.chunkserver.writes import WriteService
@@ -137,23 +139,45 @@ class _Drive:
         store, counters, pool = self._store, self._counters, self._pool
         path = socket_path(f"{store.drive_id[:16]}.sock")
         own = self._own(0, path)
-        view = ClusterView(store, pool, own, lambda op, status: runner.forwarded(op, status))
-        reports = CatalogReports(store, self._reports_meta, counters, view.life)
-        meta_link = MetaLink(self._meta, reports, view, lambda: store.used_bytes)
-        runner = ReplicaRunner(store, self._engine, pool, counters, view.link, reports.add, view.fail_drive)
-        reads = ReadService(store, self._engine, pool, self._memories, counters, view.offline_chains, view.spaces.check)
-        writes = WriteService(
-            runner, pool, self._memories, counters, view.replicas, meta_link.refresh, view.spaces.check
+        view = ClusterView(
+            store,
+            pool,
+            own,
+            lambda op, status: runner.forwarded(op, status),
+            lambda replica, event: runner.dispatch(replica, event),
         )
-        scans = ScanService(store, runner, reports, lambda: view.routing_version, meta_link.refresh)
+        reports = CatalogReports(store, self._reports_meta, counters, view.life)
+        meta_link = MetaLink(
+            self._meta, reports, view, lambda: store.used_bytes, lambda: (resyncs.synced, resyncs.stalled)
+        )
+        runner = ReplicaRunner(store, self._engine, pool, counters, view.link, reports.add, view.fail_drive)
+        resyncs = ResyncService(
+            store,
+            runner,
+            view.replicas,
+            view.link,
+            counters,
+            self._config.resync_bytes_per_s,
+            pool.arena.size_bytes // 4,
+            meta_link.refresh,
+        )
+        view.on_chains = resyncs.look
+        check_space = view.spaces.check
+        reads = ReadService(
+            store, self._engine, pool, self._memories, counters, view.offline_chains, check_space, view.unsure_chains
+        )
+        lookups = LookupService(store, counters, check_space, view.unsure_chains)
+        writes = WriteService(runner, pool, self._memories, counters, view.replicas, meta_link.refresh, check_space)
+        scans = ScanService(store, runner, reports, lambda: view.routing_version, meta_link.refresh, view.ready)
         store.on_failed(view.fail_drive)
         had_routing = view.load()
-        if not await store.drain(DRAIN_TIMEOUT_S):  # this life's epoch is kept before a version is drawn from it
+        if not await store.drain(DRAIN_TIMEOUT_S):  # this life's number is kept before it is used
             raise EskerError(f"{self._config.directory} took no write within {DRAIN_TIMEOUT_S:g} s")
         handlers: dict[Method, Handler] = {
             Method.READ: reads.read,
-            Method.LOOKUP: reads.lookup,
+            Method.LOOKUP: lookups.lookup,
             Method.CREATE: writes.create,
+            Method.REPLACE: writes.create,
             Method.CONFIRM: writes.confirm,
             Method.REMOVE: writes.remove,
             Method.REGISTER_MEMORY: self._memories.register,
@@ -161,7 +185,7 @@ class _Drive:
             Method.SCAN: scans.scan,
             Method.REPORT_BLOCKS: scans.report_blocks,
             Method.CATALOG_CHECKED: scans.checked,
-            Method.STATS: lambda request: self._stats(request, reports),
+            Method.STATS: lambda request: self._stats(request, reports, resyncs),
         }
         server = RpcServer(handlers, Identity(store.cluster_id, store.drive_id, self._incarnation))
         try:
@@ -175,12 +199,14 @@ class _Drive:
                     kind = NotNow if _may_pass(error) else UserError
                     raise kind(f"{self._config.directory} cannot join the cluster: {error}") from error
             await self._run(stop, own, meta_link)
+            await resyncs.aclose()
             for successor in view.used_links():
                 await successor.aclose()
             await server.aclose()
             if await store.drain(DRAIN_TIMEOUT_S):
                 await reports.finish(REPORTS_TIMEOUT_S)
         finally:
+            await resyncs.aclose()
             await server.aclose()
             await meta_link.aclose()
             await self._reports_meta.aclose()
@@ -206,13 +232,14 @@ class _Drive:
             capacity_bytes=self._store.capacity_bytes,
         )
 
-    def _stats(self, request: Request, reports: CatalogReports) -> None:
+    def _stats(self, request: Request, reports: CatalogReports, resyncs: ResyncService) -> None:
         now = {
             "memories": self._memories.count,
             "pool_free_bytes": self._pool.free_bytes,
             "io_in_flight": self._engine.in_flight,
             "catalog_reports_added": reports.added,
             "catalog_reports_waiting": reports.waiting,
+            "resyncs_under_way": resyncs.under_way,
         }
         request.reply(StatsReply({**self._counters.snapshot(), **self._store.counters(), **now}))
 

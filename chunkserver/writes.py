@@ -1,4 +1,4 @@
-"""CREATE, CONFIRM and REMOVE: takes requests apart into operations of the chain replicas.
+"""CREATE, REPLACE, CONFIRM and REMOVE: takes requests apart into operations of the chain replicas.
 
 Incoming payload is always a snapshot in the pool before its checksum is verified, and only that snapshot is written
 and forwarded, so that a client which changes its memory meanwhile changes nothing.
@@ -22,7 +22,7 @@ from esker.wire.columns import create_rows, rows
 from esker.wire.errors import ConnectionFailed, RequestFailed
 from esker.wire.ids import NO_PUT_ID
 from esker.wire.limits import ALIGN_BYTES, CHUNK_BYTES_MAX, REQUEST_PAYLOAD_BYTES_MAX, aligned
-from esker.wire.messages import CREATE_RESULT, REMOVE_EXTENT, REMOVE_RESULT, Create, Remove
+from esker.wire.messages import CREATE_RESULT, REMOVE_EXTENT, REMOVE_RESULT, Create, Method, Remove
 from esker.wire.rpc_server import Request
 from esker.wire.status import Status
 
@@ -36,7 +36,7 @@ Extents = Sequence[tuple[tuple[Any, ...], bytes, bytes]]
 
 
 class WriteService:
-    """Serves CREATE, CONFIRM and REMOVE of one drive. `replicas` is the drive's, by chain id.
+    """Serves CREATE, REPLACE, CONFIRM and REMOVE of one drive. `replicas` is the drive's, by chain id.
 
     `refresh` is called when a request names a chain, or a version of it, that this worker does not know yet;
     `check_space` raises `RequestFailed` for spaces in which nothing may be created.
@@ -66,7 +66,7 @@ class WriteService:
             raise RequestFailed(Status.BUSY, f"{self._runner.busy} writes are under way")
 
     def create(self, request: Request) -> Sequence[memoryview] | None:
-        """Handles CREATE: names pool memory for the payload, or copies it from registered memory."""
+        """Handles CREATE and REPLACE: names pool memory for the payload, or copies it from registered memory."""
         message = decode_body(Create, request.body)
         self._check_space(message.space)
         extents = create_rows(message)
@@ -180,6 +180,7 @@ class WriteService:
         if replica is None:
             self._runner.result(batch, CREATE_RESULT.pack(number, Status.CHAIN_VERSION, 0, 0, NO_PUT_ID))
             return
+        assert batch.request is not None
         from_worker = self._from_worker(batch.request)
         if replica.is_head == from_worker or (version == 0) == from_worker:
             # Clients talk to heads and know no version; predecessors name one. Anything else saw another chain.
@@ -193,7 +194,8 @@ class WriteService:
         if region is not None:
             region.hold()
         op_id = self._runner.register(op)
-        op.event = craq.Create(op_id, chain_version, op.record_key, version, op.content, region is not None)
+        replace = batch.request.method is Method.REPLACE
+        op.event = craq.Create(op_id, chain_version, op.record_key, version, op.content, region is not None, replace)
         self._runner.queue(replica, op.event)
 
     def remove(self, request: Request) -> None:

@@ -42,6 +42,8 @@ class Create(msgspec.Struct, frozen=True, gc=False):
     content: Content
     has_payload: bool
     """False: the predecessor only asks for confirmation of what should be here."""
+    replace: bool = False
+    """From the predecessor of a syncing replica: this copy takes the place of any other."""
 
 
 class Remove(msgspec.Struct, frozen=True, gc=False):
@@ -54,11 +56,21 @@ class Remove(msgspec.Struct, frozen=True, gc=False):
     put_id: bytes = NO_PUT_ID
 
 
+class Sync(msgspec.Struct, frozen=True, gc=False):
+    """The syncing successor shall have of this chunk what is here, or nothing if nothing is."""
+
+    op: int
+    chain_version: int
+    chunk: bytes
+
+
 class Found(msgspec.Struct, frozen=True, gc=False):
     """Answers `Lookup`."""
 
     op: int
     stored: Stored | None
+    damaged: bool = False
+    """With `stored` None: something is here that cannot be made out."""
 
 
 class Reserved(msgspec.Struct, frozen=True, gc=False):
@@ -124,10 +136,14 @@ class DriveFailed(msgspec.Struct, frozen=True, gc=False):
     why: str
 
 
+Arrival = Create | Remove | Sync
+"""What begins an operation."""
+
 Event = (
     DriveFailed
     | Create
     | Remove
+    | Sync
     | Found
     | Reserved
     | Written
@@ -168,7 +184,7 @@ class Forward(msgspec.Struct, frozen=True, gc=False):
     """Send the create on.
 
     `content` and `version` are what the successor shall have. `confirm`: without payload. Otherwise the payload is
-    the operation's own, or (`from_store`) the copy stored here.
+    the operation's own, or (`from_store`) the copy stored here. `replace`: it takes the place of any other there.
     """
 
     op: int
@@ -177,13 +193,15 @@ class Forward(msgspec.Struct, frozen=True, gc=False):
     content: Content
     confirm: bool
     from_store: bool
+    replace: bool = False
 
 
 class ForwardRemove(msgspec.Struct, frozen=True, gc=False):
-    """Send the removal on."""
+    """Send the removal on. `anything`: whatever the successor has goes, without the removal's condition."""
 
     op: int
     successor: str
+    anything: bool = False
 
 
 class Fetch(msgspec.Struct, frozen=True, gc=False):

@@ -5,20 +5,27 @@ further events. Rules:
 
 - operations on one chunk run one after another here, in the order in which they came; so they do on the whole chain;
 - a create is acknowledged only when this replica's copy is durable and the successor acknowledged it too; so the
-  head's acknowledgement means every serving replica has the chunk, and there are at least `min_replicas`;
+  head's acknowledgement means every serving replica has the chunk, and there are at least `min_replicas`; so has the
+  one that is syncing, which is always the last;
 - a create that finds the chunk is confirmed down the chain all the same; where contents differ, the successor's copy
   wins and replaces ours; so it does where versions differ, because a removal may name one;
+- towards a syncing successor it is the other way round: what is here replaces what it has, and what is absent here is
+  removed there, whatever it is;
 - no version is drawn before room is reserved, and lack of room changes no membership;
+- a version holds the version of the chain in which its head drew it, so no two heads ever draw the same;
 - a failed local write takes the target offline: nothing is acknowledged after it;
-- what was begun under another version of the chain is neither carried further nor acknowledged;
+- what was begun under another version of the chain is neither carried further nor acknowledged: once the chain has
+  changed, it ends as soon as this drive has nothing more to report;
+- a replica whose worker was started anew takes no part until that life has been admitted;
 - once an operation's deadline has passed, nothing but this drive is waited for: it reports for certain.
 """
 
 from collections import deque
-from enum import Enum, auto
 
+from esker.craq.membership import ADMITTED
 from esker.craq.messages import (
     Answer,
+    Arrival,
     Create,
     DriveFailed,
     Effect,
@@ -38,101 +45,96 @@ from esker.craq.messages import (
     Reserve,
     Reserved,
     Stored,
+    Sync,
     TargetOffline,
     Unreadable,
     Write,
     Written,
 )
+from esker.craq.operation import Operation, Step
+from esker.craq.place import place_of
 from esker.wire.ids import NO_PUT_ID
 from esker.wire.status import Status
 from esker.wire.types import Chain, TargetState
 
 QUEUE_PER_CHUNK_MAX = 64
 CONFIRMED = (Status.OK, Status.EXISTS)
-
-
-class Step(Enum):
-    """What a local copy is to an operation."""
-
-    NONE = auto()
-    """Nothing is stored here, or what is must be replaced, or it is not known yet."""
-    PENDING = auto()
-    """Being written or removed: the drive's report is awaited."""
-    DURABLE = auto()
-    FAILED = auto()
-
-
-class Operation:
-    """A create or removal under way at this replica."""
-
-    __slots__ = ("created", "event", "expired", "forwarded", "local", "status", "stored")
-
-    def __init__(self, event: Create | Remove) -> None:
-        self.event = event
-        self.local = Step.NONE
-        self.created = False
-        self.expired = False
-        self.stored: Stored | None = None
-        """What is, or is about to be, here."""
-        self.forwarded: Forwarded | None = None
-        """The successor's answer; None while it is awaited."""
-        self.status: Status | None = None
-        """The answer to give once the local copy has been discarded."""
+CHAIN_VERSION_SHIFT = 40
+"""A chunk's version: chain version << 40 | how manieth that was drawn in it."""
 
 
 class ChainReplica:
-    """This drive's replica of `chain`. `first_version` is above any version ever drawn here."""
+    """This drive's replica of `chain`, in the life of its worker that `incarnation` names."""
 
-    def __init__(self, chain: Chain, drive_id: str, first_version: int) -> None:
+    def __init__(self, chain: Chain, drive_id: str, incarnation: str) -> None:
         self._drive_id = drive_id
-        self._next_version = first_version
+        self._incarnation = incarnation
         self._operations: dict[int, Operation] = {}
         self._chunks: dict[bytes, deque[int]] = {}
         self.offline = ""
         """Why this target serves nothing; empty: it serves."""
-        self.chain = chain
-        self.successor: str | None = None
-        self.is_head = False
-        self.serving = False
         self._take(chain)
 
     def _take(self, chain: Chain) -> None:
         self.chain = chain
-        serving = [replica.drive_id for replica in chain.replicas if replica.state is TargetState.SERVING]
-        self.serving = self._drive_id in serving
-        place = serving.index(self._drive_id) if self.serving else 0
-        self.is_head = self.serving and place == 0
-        self.successor = serving[place + 1] if self.serving and place + 1 < len(serving) else None
-        self._enough = len(serving) >= chain.min_replicas
+        self.place = place_of(chain, self._drive_id, self._incarnation)
+        self.successor = self.place.successor
+        self._next_version = chain.version << CHAIN_VERSION_SHIFT
+
+    @property
+    def is_head(self) -> bool:
+        """Whether clients write here."""
+        return self.place.is_head
+
+    @property
+    def serving(self) -> bool:
+        """Whether this replica has everything that was acknowledged."""
+        return self.place.state is TargetState.SERVING
+
+    @property
+    def syncing(self) -> bool:
+        """Whether this replica is being brought up to date."""
+        return self.place.state is TargetState.SYNCING
+
+    @property
+    def resyncs(self) -> str | None:
+        """The drive that this replica has to bring up to date, if there is one."""
+        return self.successor if self.place.replaces and not self.offline else None
 
     @property
     def busy(self) -> int:
         """How many operations are under way or waiting."""
         return len(self._operations)
 
+    def earlier_chunks(self) -> list[bytes]:
+        """Chunks on which operations of an earlier version of the chain are still under way."""
+        version = self.chain.version
+        return [chunk for chunk, ops in self._chunks.items() if self._operations[ops[0]].event.chain_version != version]
+
     def handle(self, event: Event) -> list[Effect]:
         """The one door: what `event` changes, and what is to be done about it, in order."""
-        if isinstance(event, (Create, Remove)):
+        if isinstance(event, (Create, Remove, Sync)):
             return self._arrived(event)
         if isinstance(event, Membership):
-            self._take(event.chain)
-            return []
+            return self._changed(event.chain)
         if isinstance(event, DriveFailed):
             self.offline = self.offline or event.why
             return []
         operation = self._operations.get(event.op)
         if operation is None:
-            return []  # answered already: its deadline passed
+            return []  # answered already: its deadline passed, or the chain changed
         if isinstance(event, Expired):
             return self._expired(operation)
         if isinstance(event, Forwarded):
             operation.forwarded = event
         if isinstance(operation.event, Create):
             return self._create(operation, operation.event, event)
-        return self._remove(operation, operation.event, event)
+        if isinstance(operation.event, Remove):
+            return self._remove(operation, operation.event, event)
+        return self._sync(operation, operation.event, event)
 
-    def _arrived(self, event: Create | Remove) -> list[Effect]:
-        refused = self._refused(event) if self.serving else Status.UNAVAILABLE
+    def _arrived(self, event: Arrival) -> list[Effect]:
+        refused = self._refused(event)
         if refused is not None:
             return [Answer(event.op, refused)]
         waiting = self._chunks.get(event.chunk)
@@ -145,13 +147,31 @@ class ChainReplica:
         waiting.append(event.op)
         return []
 
-    def _refused(self, event: Create | Remove) -> Status | None:
+    def _refused(self, event: Arrival) -> Status | None:
         """Why nothing can be acknowledged to `event` at present; None: something can."""
         if self.offline:
             return Status.UNAVAILABLE
         if event.chain_version != self.chain.version:
             return Status.CHAIN_VERSION
-        return None if self._enough else Status.UNAVAILABLE
+        state = self.place.state
+        if state not in ADMITTED or not self.place.enough:
+            return Status.UNAVAILABLE
+        if isinstance(event, Create):
+            return Status.BAD_REQUEST if event.replace and state is not TargetState.SYNCING else None
+        return Status.BAD_REQUEST if isinstance(event, Sync) and not self.place.replaces else None
+
+    def _changed(self, chain: Chain) -> list[Effect]:
+        """Ends what was begun under the chain as it was, but for what the drive is still to report of."""
+        assert chain.version > self.chain.version, "a chain's version only grows"
+        self._take(chain)
+        effects: list[Effect] = []
+        for waiting in list(self._chunks.values()):
+            operation = self._operations[waiting[0]]
+            refused = self._refused(operation.event)
+            assert refused is not None, "it names the version before"
+            if operation.local is not Step.PENDING:
+                effects += self._answer(operation, refused)
+        return effects
 
     # Create
 
@@ -179,6 +199,8 @@ class ChainReplica:
         return self._create_settle(operation, create)
 
     def _create_found(self, operation: Operation, create: Create, stored: Stored | None) -> list[Effect]:
+        if create.replace and stored != Stored(create.version, create.content):
+            stored = None
         if stored is None:
             if create.has_payload:
                 return [Reserve(create.op, not self.is_head)]
@@ -199,7 +221,8 @@ class ChainReplica:
         operation.created = True
         effects: list[Effect] = [Write(create.op, version)]
         if self.successor is not None:
-            effects.append(Forward(create.op, self.successor, version, create.content, False, False))
+            replace = self.place.replaces
+            effects.append(Forward(create.op, self.successor, version, create.content, False, False, replace))
         return effects
 
     def _create_again(self, operation: Operation, create: Create) -> list[Effect]:
@@ -231,10 +254,11 @@ class ChainReplica:
             return self._answer(operation, forwarded.status)
         if operation.expired:
             return self._answer(operation, Status.TIMEOUT)
-        if forwarded.status is Status.EXISTS_OTHER:
+        replace = self.place.replaces
+        if forwarded.status is Status.EXISTS_OTHER and not replace:
             return [Fetch(create.op, self.successor)]
         own = create.has_payload and create.content == stored.content
-        return [Forward(create.op, self.successor, stored.version, stored.content, False, not own)]
+        return [Forward(create.op, self.successor, stored.version, stored.content, False, not own, replace)]
 
     def _create_fetched(self, operation: Operation, create: Create, stored: Stored | None) -> list[Effect]:
         if stored is None:
@@ -270,7 +294,9 @@ class ChainReplica:
             return []
         if forwarded is not None and forwarded.status not in (Status.OK, Status.NOT_FOUND):
             return self._answer(operation, forwarded.status)
-        gone = operation.created or (forwarded is not None and forwarded.status is Status.OK)
+        # What only a syncing successor had was no part of the chain.
+        behind = forwarded is not None and forwarded.status is Status.OK and not self.place.replaces
+        gone = operation.created or behind
         return self._answer(operation, Status.OK if gone else Status.NOT_FOUND)
 
     def _remove_found(self, operation: Operation, remove: Remove, stored: Stored | None) -> list[Effect]:
@@ -284,8 +310,37 @@ class ChainReplica:
             operation.created = True  # something was here to be removed
             effects.append(RemoveLocal(remove.op, stored.version))
         if self.successor is not None:
-            effects.append(ForwardRemove(remove.op, self.successor))
+            effects.append(ForwardRemove(remove.op, self.successor, anything=self.place.replaces))
         return effects or self._answer(operation, Status.NOT_FOUND)
+
+    # Sync
+
+    def _sync(self, operation: Operation, sync: Sync, event: Event) -> list[Effect]:
+        """Answers OK (the successor's was brought in line), EXISTS (it was), or why it could not be."""
+        refused = self._refused(sync)
+        if refused is not None:
+            return self._answer(operation, refused)
+        assert self.successor is not None, "else it would have been refused"
+        if isinstance(event, Unreadable) or (isinstance(event, Found) and event.damaged):
+            # What is here is lost; what the successor has may be the last good copy.
+            return self._answer(operation, Status.CHECKSUM)
+        if isinstance(event, Found):
+            operation.local = Step.DURABLE
+            operation.stored = event.stored
+            if event.stored is None:
+                return [ForwardRemove(sync.op, self.successor, anything=True)]
+            return [Forward(sync.op, self.successor, event.stored.version, event.stored.content, True, False)]
+        forwarded, stored = operation.forwarded, operation.stored
+        assert forwarded is not None, "nothing else is awaited"
+        if stored is None:
+            gone = forwarded.status in (Status.OK, Status.NOT_FOUND)
+            return self._answer(operation, Status.OK if gone else forwarded.status)
+        if operation.replacing or forwarded.status not in (Status.NOT_FOUND, Status.EXISTS_OTHER):
+            done = operation.replacing and forwarded.status in CONFIRMED
+            return self._answer(operation, Status.OK if done else forwarded.status)
+        operation.replacing = True
+        operation.forwarded = None
+        return [Forward(sync.op, self.successor, stored.version, stored.content, False, True, True)]
 
     # Ending
 

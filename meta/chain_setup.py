@@ -6,6 +6,8 @@ chains or a complete set. Drives that join later get none until the cluster is e
 
 import asyncio
 
+import msgspec
+
 from esker.meta import keys
 from esker.meta.layout import DriveSite, chain_weights, in_turn, min_replicas, plan_chains
 from esker.meta.records import pack
@@ -38,8 +40,9 @@ class ChainSetup:
             return False
         sites = in_turn([DriveSite(worker.drive_id, worker.node_id, worker.capacity_bytes) for worker in workers])
         chains, table, slots = await self._plan(sites, cluster.replicas)
+        lives = {worker.drive_id: worker.incarnation for worker in workers}
         for chain in chains:
-            transaction.set(keys.chain(chain.chain_id), pack(chain))
+            transaction.set(keys.chain(chain.chain_id), pack(_in_these_lives(chain, lives)))
         transaction.set(keys.table(table.table_id, table.version), pack(table))
         half_bytes = len(slots) // keys.PLACEMENT_PARTS
         for part in range(keys.PLACEMENT_PARTS):
@@ -54,6 +57,12 @@ class ChainSetup:
             chains, table, slots = await asyncio.to_thread(_make, sites, replicas)
             self._planned = (sites, replicas, chains, table, slots)
         return self._planned[2:]
+
+
+def _in_these_lives(chain: Chain, lives: dict[str, str]) -> Chain:
+    """The chain with all replicas admitted in the present lives of their workers."""
+    replicas = tuple(msgspec.structs.replace(each, incarnation=lives[each.drive_id]) for each in chain.replicas)
+    return msgspec.structs.replace(chain, replicas=replicas)
 
 
 def _make(sites: list[DriveSite], replicas: int) -> tuple[list[Chain], ChainTable, bytes]:

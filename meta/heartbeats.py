@@ -40,6 +40,11 @@ class Heartbeats:
             )
         self._seen[heartbeat.drive_id] = Seen(now_s, heartbeat)
 
+    def last(self, drive_id: str, incarnation: str) -> Seen | None:
+        """The last heartbeat of this life of the drive's worker."""
+        seen = self._seen.get(drive_id)
+        return seen if seen is not None and seen.heartbeat.incarnation == incarnation else None
+
     def statuses(self, routing: Routing, now_s: float) -> tuple[WorkerStatus, ...]:
         """Every worker of the cluster map with what is known of it."""
         chains: dict[str, int] = {}

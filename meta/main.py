@@ -10,6 +10,7 @@ import msgspec
 
 from esker.meta.admin_drives import TcpDrives
 from esker.meta.admin_removal import RemovalJob
+from esker.meta.chain_manager import ChainManager
 from esker.meta.cluster import check_sizes, found_cluster
 from esker.meta.manager_link import TcpManagerLink
 from esker.meta.presence import Presence
@@ -90,15 +91,18 @@ async def _serve_cluster(
     link = TcpManagerLink(cluster_id)
     service = MetaService(store, presence, link, probe=answers, clock=boot_clock)
     removals = RemovalJob(store, presence.manager, presence.routing, TcpDrives(cluster_id))
+    chains = ChainManager(store, presence.manager, presence.routing, service.heartbeats, clock=boot_clock)
     server = RpcServer(service.handlers(), Identity(cluster_id, "", incarnation))
     try:
         port = await server.listen_tcp(config.host, config.port)
         await presence.start(reached_at and f"{reached_at}:{port}")
         removals.start()
+        chains.start()
         log.info("serving metadata", address=f"{config.host}:{port}", cluster=cluster_id, store=store.engine)
         ready(ServerAddress(config.host, port, cluster_id))
         await stop.wait()
     finally:
+        await chains.aclose()
         await removals.aclose()
         await presence.aclose()
         await server.aclose()

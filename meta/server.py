@@ -83,7 +83,8 @@ class MetaService:
         self._random_bytes = random_bytes
         self._routing = presence.routing
         self._chain_setup = ChainSetup(store)
-        self._heartbeats = Heartbeats()
+        self.heartbeats = Heartbeats()
+        """What the workers last said of themselves, to this server."""
         self._catalog = Catalog(store)
         self._admin = AdminService(store, self._catalog)
         self._counters = Counters()
@@ -127,11 +128,11 @@ class MetaService:
                 return passed_on
         routing = await self._routing.recent(at_least=request.routing_version)
         try:
-            self._heartbeats.note(request, routing, self._clock())
+            self.heartbeats.note(request, routing, self._clock())
         except RequestFailed:
             # A join through another server a moment ago may not have been noticed here yet.
             routing = await self._routing.newest()
-            self._heartbeats.note(request, routing, self._clock())
+            self.heartbeats.note(request, routing, self._clock())
         newer = routing if routing.version != request.routing_version else None
         return HeartbeatReply(newer, self._manager.term)
 
@@ -172,7 +173,7 @@ class MetaService:
         routing = await self._routing.newest()
         totals = await self._catalog.totals()
         blocks = sum(count for count, _ in totals.values())
-        workers = self._heartbeats.statuses(routing, self._clock())
+        workers = self.heartbeats.statuses(routing, self._clock())
         recorded = await read_manager(self._store)
         engine = f"{self._store.engine} {await self._store.version()}".strip()
         note = "; ".join(filter(None, (cluster_note(routing), catalog_note(workers))))

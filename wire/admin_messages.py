@@ -41,6 +41,12 @@ class Scan(Message, frozen=True):
     """Only chunks with index 0: one per block."""
     routing_version: int = 0
     """Answered NOT_READY while the worker's cluster map is older than this."""
+    chain_version: int = 0
+    """Answered NOT_READY unless the worker takes part in the chain in this version, with nothing of an earlier one under
+    way. 0: any. It may only be given with a chain.
+    """
+    digests: bool = False
+    """The reply shall have `digests`."""
 
 
 class ScanReply(Message, frozen=True):
@@ -52,6 +58,8 @@ class ScanReply(Message, frozen=True):
     """Where the next page begins; empty: this is the last one."""
     writes_under_way: int
     """Writes that this worker has begun and not ended: of the space, if one was given."""
+    digests: bytes = b""
+    """XXH3-64 of each row's checksums, u64 little-endian, if they were asked for."""
 
 
 BLOCK_PLACE = struct.Struct("<16sIQ")

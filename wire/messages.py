@@ -28,6 +28,7 @@ class Method(IntEnum):
     REMOVE = 18
     LOOKUP = 19
     CONFIRM = 20
+    REPLACE = 21
     SCAN = 24
     REPORT_BLOCKS = 25
     CATALOG_CHECKED = 26
@@ -166,6 +167,7 @@ class Create(Message, frozen=True):
 
 
 # CONFIRM has the body of CREATE, no payload and no memory: a replica asks its successor whether it has the same.
+# REPLACE has the body and payload of CREATE: a syncing successor stores this copy, whatever it has under that id.
 
 
 class CreateReply(Message, frozen=True):
@@ -192,6 +194,9 @@ class RemoveReply(Message, frozen=True):
 LOOKUP_KEY = struct.Struct("<16sI")
 """object, chain id: of chunk 0."""
 
+LOOKUP_ABSENT, LOOKUP_PRESENT, LOOKUP_UNSURE = 0, 1, 2
+"""What a LOOKUP's reply says of a key. UNSURE: not here, which says nothing as this replica does not serve the chain."""
+
 
 class Lookup(Message, frozen=True):
     space: int
@@ -199,7 +204,7 @@ class Lookup(Message, frozen=True):
 
 
 class LookupReply(Message, frozen=True):
-    """One byte per key: 1 present, 0 absent."""
+    """One byte per key: LOOKUP_ABSENT, LOOKUP_PRESENT or LOOKUP_UNSURE."""
 
     present: bytes
 
@@ -240,6 +245,12 @@ class Heartbeat(Message, frozen=True):
     forwarded: bool = False
     """A metadata server passed it on to the one that it takes for the manager."""
     catalog: CatalogLag = CatalogLag()
+    synced: tuple[tuple[int, int], ...] = ()
+    """(chain id, chain version) in which this worker, as the last serving replica, has brought the syncing one up to
+    date.
+    """
+    stalled: tuple[tuple[int, int], ...] = ()
+    """Those in which the syncing replica does not get on and shall be dropped."""
 
 
 class HeartbeatReply(Message, frozen=True):

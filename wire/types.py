@@ -47,6 +47,10 @@ class Replica(msgspec.Struct, frozen=True):
 
     drive_id: str
     state: TargetState = TargetState.SERVING
+    incarnation: str = ""
+    """While SERVING or SYNCING: the life of the drive's worker that was admitted. A later life has to be admitted anew.
+    Empty: not told yet.
+    """
 
 
 class Chain(msgspec.Struct, frozen=True):

@@ -3,12 +3,13 @@
 from collections.abc import Iterable
 
 from esker.craq.messages import Content, Create, Effect, Event, Found, Remove, Reserved, Stored, Written
-from esker.craq.replica import ChainReplica
+from esker.craq.replica import CHAIN_VERSION_SHIFT, ChainReplica
 from esker.wire.ids import NO_PUT_ID
 from esker.wire.types import Chain, Replica, TargetState
 
 CHAIN_VERSION = 3
-FIRST_VERSION = 100
+FIRST_VERSION = CHAIN_VERSION << CHAIN_VERSION_SHIFT
+LIFE = "life"
 CHUNK = b"c" * 24
 HEAD, MIDDLE, TAIL = "d0", "d1", "d2"
 
@@ -21,7 +22,7 @@ def chain(
 ) -> Chain:
     """A chain over `drives`, all SERVING but for `states`."""
     states = states or {}
-    replicas = tuple(Replica(drive, states.get(drive, TargetState.SERVING)) for drive in drives)
+    replicas = tuple(Replica(drive, states.get(drive, TargetState.SERVING), LIFE) for drive in drives)
     return Chain(7, version, replicas, min_replicas)
 
 
@@ -37,7 +38,7 @@ def stored(number: int, version: int = 9, put_id: bytes = NO_PUT_ID) -> Stored:
 
 def replica(drive: str = HEAD, **chain_fields: object) -> ChainReplica:
     """The replica on `drive`."""
-    return ChainReplica(chain(**chain_fields), drive, FIRST_VERSION)  # type: ignore[arg-type]
+    return ChainReplica(chain(**chain_fields), drive, LIFE)  # type: ignore[arg-type]
 
 
 def create(op: int = 1, number: int = 1, *, version: int = 0, payload: bool = True, chunk: bytes = CHUNK) -> Create:

@@ -57,11 +57,14 @@ WORKER_VALUES = {
     "incarnation": "life",
     "capacity_bytes": 1 << 40,
 }
-CHAIN = Chain(7, 3, (Replica("d1"), Replica("d2", TargetState.SYNCING)), 2)
+CHAIN = Chain(7, 3, (Replica("d1", incarnation="life"), Replica("d2", TargetState.SYNCING)), 2)
 CHAIN_VALUES = {
     "chain_id": 7,
     "version": 3,
-    "replicas": [{"drive_id": "d1", "state": "serving"}, {"drive_id": "d2", "state": "syncing"}],
+    "replicas": [
+        {"drive_id": "d1", "state": "serving", "incarnation": "life"},
+        {"drive_id": "d2", "state": "syncing", "incarnation": ""},
+    ],
     "min_replicas": 2,
 }
 ROUTING = Routing("c1", 5, (WORKER,), (CHAIN,), (ChainTable(1, 2, (7, 8), (10, 20)),), 4, 2, ("h:1",), 9, (4, 9))
@@ -130,8 +133,8 @@ GOLDEN: list[tuple[Message, list[Any]]] = [
     (JoinReply(ROUTING), [ROUTING_VALUES]),
     (LAG, [1, 2, 3, 4]),
     (
-        Heartbeat("d1", "life", 5, 10, 20, (7,), True, LAG),
-        ["d1", "life", 5, 10, 20, [7], True, [1, 2, 3, 4]],
+        Heartbeat("d1", "life", 5, 10, 20, (7,), True, LAG, ((7, 3),), ((8, 4), (9, 1))),
+        ["d1", "life", 5, 10, 20, [7], True, [1, 2, 3, 4], [[7, 3]], [[8, 4], [9, 1]]],
     ),
     (HeartbeatReply(None, 6), [None, 6]),
     (GetRouting(5), [5]),
