@@ -140,7 +140,8 @@ class Link:
             self._connection = connection
             self._backoff_s = BACKOFF_MIN_S
         except EskerError as error:
-            log.warning("a successor cannot be reached", successor=self._drive_id, reason=str(error))
+            tell = log.warning if self._backoff_s == BACKOFF_MIN_S else log.debug  # once until it can be reached again
+            tell("a successor cannot be reached", successor=self._drive_id, reason=str(error))
             self._retry_at = self._loop.time() + self._backoff_s
             self._backoff_s = min(BACKOFF_MAX_S, 2 * self._backoff_s)
             self._fail_queue()

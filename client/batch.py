@@ -17,8 +17,8 @@ from esker.client.workers import WorkerState
 Row = tuple[Any, ...]
 """A row of the operation's result column."""
 
-BUSY_DELAY_MIN_S = 0.002
-BUSY_DELAY_MAX_S = 0.1
+PAUSE_MIN_S = 0.002
+PAUSE_MAX_S = 0.1
 
 
 class BatchRequest(WorkerRequest):
@@ -63,7 +63,9 @@ class Batch(Generic[Q]):
         self._done: asyncio.Future[None] = self.loop.create_future()
         self._timers: set[asyncio.Handle] = set()
         self._again: list[int] = []
-        self._busy_delay_s = BUSY_DELAY_MIN_S
+        self._paused: list[int] = []
+        self.pause_s = PAUSE_MIN_S
+        """How long the next pause will be."""
 
     async def run(self, timeout_s: float) -> list[Row]:
         """Works until every chunk has its row or `timeout_s` has passed; then the others' is `timeout_row`."""
@@ -109,9 +111,15 @@ class Batch(Generic[Q]):
         self._again.append(extent)
 
     def again_after_pause(self, extent: int) -> None:
-        """Dispatches the chunk again after a pause that grows with each."""
-        self.later(self._busy_delay_s, self.again, extent)
-        self._busy_delay_s = min(1.1 * self._busy_delay_s, BUSY_DELAY_MAX_S)
+        """Dispatches the chunk again after a pause, with all that fail until then; each pause is longer."""
+        if not self._paused:
+            self.later(self.pause_s, self._pause_over)
+            self.pause_s = min(1.5 * self.pause_s, PAUSE_MAX_S)
+        self._paused.append(extent)
+
+    def _pause_over(self) -> None:
+        extents, self._paused = self._paused, []
+        self.dispatch(extents)
 
     def _dispatch_again(self) -> None:
         extents, self._again = self._again, []

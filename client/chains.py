@@ -17,7 +17,9 @@ class Routes:
     chain_ids: list[int]
     chains: list[Chain]
     readers: list[tuple[WorkerState, ...]]
-    """Workers of serving replicas that are up; those not suspect where there is one."""
+    """Workers of serving replicas that are up; those not suspect where there is one. Where no replica serves, as all
+    went down together, those that may serve again: what they have is verified like everything else.
+    """
     serving: list[tuple[WorkerState, ...]]
     """Workers of all serving replicas, up or not."""
     heads: list[WorkerState | None]
@@ -51,22 +53,23 @@ class ChainRoutes:
             raise EskerError(f"the cluster map has no chain table {self._table[0]} of version {self._table[1]}")
         by_id = {chain.chain_id: chain for chain in routing.chains}
         chains = [by_id[chain_id] for chain_id in table.chain_ids]
-        serving = [self._serving(chain) for chain in chains]
+        serving = [self._in_state(chain, TargetState.SERVING) for chain in chains]
+        last = [self._in_state(chain, TargetState.LASTSRV) for chain in chains]
         self._epoch = self._workers.epoch
         return Routes(
             chain_ids=list(table.chain_ids),
             chains=chains,
-            readers=[_preferred(states) for states in serving],
+            readers=[_preferred(states or lasts) for states, lasts in zip(serving, last, strict=True)],
             serving=serving,
             heads=[states[0] if states and states[0].channel is not None else None for states in serving],
         )
 
-    def _serving(self, chain: Chain) -> tuple[WorkerState, ...]:
+    def _in_state(self, chain: Chain, state: TargetState) -> tuple[WorkerState, ...]:
         by_drive = self._workers.by_drive
         return tuple(
             by_drive[replica.drive_id]
             for replica in chain.replicas
-            if replica.state is TargetState.SERVING and replica.drive_id in by_drive
+            if replica.state is state and replica.drive_id in by_drive
         )
 
 

@@ -1,17 +1,17 @@
 """Creates of many chunks at once: one batch, one deadline, one answer per chunk.
 
 Each chunk goes to the head of its chain, which answers when every serving replica has it. Creating is idempotent, so
-a chunk that a busy head refused, or whose chain has another version by now, is sent again within the deadline. What
-got no answer in time has an unknown outcome: TIMEOUT, never a failure. Where no head is up, or it says that a later
-replica is not, the answer is UNAVAILABLE at once.
+it may be sent again, to the same head or the next one (`head_batch.py`). What got no answer in time has an unknown
+outcome: TIMEOUT, never a failure.
 """
 
 from collections.abc import Sequence
 
-from esker.client.batch import Batch, Row
+from esker.client.batch import Row
 from esker.client.buffers import BufferPool, Slot
 from esker.client.chains import ChainRoutes
 from esker.client.create_request import CreateRequest
+from esker.client.head_batch import HeadBatch
 from esker.client.late import may_go_direct
 from esker.client.workers import Workers, WorkerState
 from esker.wire.checksum import checksums
@@ -24,7 +24,7 @@ REQUEST_EXTENTS_AIM = 512
 VERSION_BY_HEAD = 0
 
 
-class CreateBatch(Batch[CreateRequest]):
+class CreateBatch(HeadBatch[CreateRequest]):
     """Creates chunk (`objects[i]`, `indexes[i]`), on chain number `chains[i]` of the table, from `views[i]`.
 
     `slots[i]` is the slot of which `views[i]` is the part at `offsets[i]` of the arena; None for other memory.
@@ -48,14 +48,11 @@ class CreateBatch(Batch[CreateRequest]):
         blocks: Sequence[tuple[int, int, bytes]],
         keys: Sequence[bytes],
     ) -> None:
-        super().__init__(len(objects))
-        self._workers = workers
-        self._routes = routes
+        super().__init__(workers, routes, chains)
         self._space = space
         self._slot_bytes = slot_bytes
         self._objects = objects
         self._indexes = indexes
-        self._chains = chains
         self._views = views
         self._slots = slots
         self._offsets = offsets
@@ -63,19 +60,11 @@ class CreateBatch(Batch[CreateRequest]):
         self._keys = keys
         self._repeated: set[int] = set()
 
-    def begin(self, timeout_s: float) -> None:
-        """See `Batch`."""
-        self.dispatch(range(len(self.rows)))
-
     def dispatch(self, extents: Sequence[int]) -> None:
         """Groups the chunks by head and memory, and sends what the heads have room for."""
-        heads, slots = self._routes.now().heads, self._slots
+        slots = self._slots
         groups: dict[tuple[WorkerState, BufferPool | None], list[int]] = {}
-        for extent in extents:
-            head = heads[self._chains[extent]]
-            if head is None:
-                self.settle(extent, failure_row(Status.UNAVAILABLE))
-                continue
+        for extent, head in self.by_head(extents):
             slot = slots[extent]
             groups.setdefault((head, None if slot is None else slot.pool), []).append(extent)
         for (head, pool), group in groups.items():
@@ -149,28 +138,21 @@ class CreateBatch(Batch[CreateRequest]):
             self.settle(extent, row)
         else:
             self._repeated.add(extent)
-            self._settle_or_repeat(extent, row)
+            self.settle_or_repeat(extent, status, row)
 
     def failed(self, extent: int, status: int) -> None:
         """See `CreateSink`."""
         if not self.closed:
-            self._settle_or_repeat(extent, failure_row(status))
+            self._repeated.add(extent)
+            self.settle_or_repeat(extent, status, failure_row(status))
 
     def ended(self, request: CreateRequest) -> None:
         """See `CreateSink`."""
         self.requests.discard(request)
 
-    def _settle_or_repeat(self, extent: int, row: Row) -> None:
-        if row[1] in (Status.BUSY, Status.CHAIN_VERSION):
-            if row[1] == Status.CHAIN_VERSION:
-                self._workers.lost()
-            self.again_after_pause(extent)
-        else:
-            self.settle(extent, row)
-
-    def timeout_row(self) -> Row:
-        """See `Batch`."""
-        return failure_row(Status.TIMEOUT)
+    def failed_row(self, status: Status) -> Row:
+        """See `HeadBatch`."""
+        return failure_row(status)
 
 
 def failure_row(status: int) -> Row:

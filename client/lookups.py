@@ -2,7 +2,8 @@
 
 Each key's chain is asked at one serving replica, the requests to all workers leave together on their fast
 connections. A worker that fails, or does not answer within half of the budget, is passed over: its keys are asked at
-another replica, once; what is not answered then counts as absent.
+another replica, once; so are keys that a replica does not have and cannot vouch for. What is not answered then counts
+as absent.
 """
 
 import asyncio
@@ -15,7 +16,7 @@ from esker.client.chains import ChainRoutes
 from esker.client.workers import WorkerState
 from esker.wire.errors import DeadlineExceeded, EskerError
 from esker.wire.limits import LOOKUP_KEYS_MAX
-from esker.wire.messages import LOOKUP_KEY, Lookup, LookupReply, Method
+from esker.wire.messages import LOOKUP_KEY, LOOKUP_PRESENT, LOOKUP_UNSURE, Lookup, LookupReply, Method
 
 _COLUMN = np.dtype([("object", "V16"), ("chain", "<u4")])
 assert _COLUMN.itemsize == LOOKUP_KEY.size
@@ -50,8 +51,14 @@ async def lookup(routes: ChainRoutes, space: int, objects: bytes, chains: Number
             if answer is None or len(answer) != len(numbers):
                 failed.append(numbers)
                 passed_over.add(state)
-            else:
-                present[numbers] = np.frombuffer(answer, dtype=np.uint8)
+                continue
+            told = np.frombuffer(answer, dtype=np.uint8)
+            present[numbers] = told == LOOKUP_PRESENT
+            unsure = numbers[told == LOOKUP_UNSURE]
+            if len(unsure):
+                failed.append(unsure)
+                passed_over.add(state)
+                state.map_is_old()
         if not failed:
             break
         left = np.concatenate(failed)

@@ -149,6 +149,8 @@ class ReadBatch(Batch[ReadRequest]):
     def failed(self, extent: int, state: WorkerState, status: int) -> None:
         """See `ReadSink`."""
         if not self.closed:
+            if status == Status.UNAVAILABLE:
+                state.map_is_old()
             # Only an attempt that took too long is ever cancelled.
             self.tried.setdefault(extent, {})[state] = Status.TIMEOUT if status == Status.CANCELLED else status
             self.again(extent)

@@ -1,13 +1,13 @@
 """Removals of many chunks at once, each through the head of its chain, conditionally where the caller says so.
 
-Repeats and deadlines are as for creates: busy heads and old chain versions are asked again, what got no answer has an
-unknown outcome (TIMEOUT).
+Repeats and deadlines are as for creates (`head_batch.py`); what got no answer has an unknown outcome (TIMEOUT).
 """
 
 from collections.abc import Sequence
 
-from esker.client.batch import Batch, BatchRequest, Row
+from esker.client.batch import BatchRequest, Row
 from esker.client.chains import ChainRoutes
+from esker.client.head_batch import HeadBatch
 from esker.client.request import status_of
 from esker.client.workers import Workers, WorkerState
 from esker.wire.codec import decode_body
@@ -52,7 +52,7 @@ class _RemoveRequest(BatchRequest):
             self._batch.answered(extent, status_of(error))
 
 
-class RemoveBatch(Batch[_RemoveRequest]):
+class RemoveBatch(HeadBatch[_RemoveRequest]):
     """Removes chunk (`objects[i]`, `indexes[i]`), on chain number `chains[i]` of the table.
 
     `conditions[i]` is (version, put id) that the stored chunk must have: `ANY_VERSION`, `ANY_PUT_ID` ask nothing.
@@ -70,29 +70,17 @@ class RemoveBatch(Batch[_RemoveRequest]):
         chains: Sequence[int],
         conditions: Sequence[tuple[int, bytes]],
     ) -> None:
-        super().__init__(len(objects))
-        self._workers = workers
-        self._routes = routes
+        super().__init__(workers, routes, chains)
         self._space = space
         self._objects = objects
         self._indexes = indexes
-        self._chains = chains
         self._conditions = conditions
-
-    def begin(self, timeout_s: float) -> None:
-        """See `Batch`."""
-        self.dispatch(range(len(self.rows)))
 
     def dispatch(self, extents: Sequence[int]) -> None:
         """Groups the chunks by head and sends the requests."""
-        heads = self._routes.now().heads
         groups: dict[WorkerState, list[int]] = {}
-        for extent in extents:
-            head = heads[self._chains[extent]]
-            if head is None:
-                self.settle(extent, (int(Status.UNAVAILABLE),))
-            else:
-                groups.setdefault(head, []).append(extent)
+        for extent, head in self.by_head(extents):
+            groups.setdefault(head, []).append(extent)
         for head, group in groups.items():
             for start in range(0, len(group), REQUEST_EXTENTS_MAX):
                 self._send(head, group[start : start + REQUEST_EXTENTS_MAX])
@@ -118,15 +106,9 @@ class RemoveBatch(Batch[_RemoveRequest]):
 
     def answered(self, extent: int, status: int) -> None:
         """The head says this of the chunk, or the request ended like this."""
-        if self.closed:
-            return
-        if status == Status.CHAIN_VERSION:
-            self._workers.lost()
-        if status in (Status.CHAIN_VERSION, Status.BUSY):
-            self.again_after_pause(extent)
-        else:
-            self.settle(extent, (int(status),))
+        if not self.closed:
+            self.settle_or_repeat(extent, status, (int(status),))
 
-    def timeout_row(self) -> Row:
-        """See `Batch`."""
-        return (int(Status.TIMEOUT),)
+    def failed_row(self, status: Status) -> Row:
+        """See `HeadBatch`."""
+        return (int(status),)

@@ -86,6 +86,10 @@ class WorkerState:
                 continue
             self.heard()
 
+    def map_is_old(self) -> None:
+        """It says that it does not serve what it was asked for."""
+        self._owner.lost()
+
     def heard(self) -> None:
         """It answered something."""
         if self.suspect:

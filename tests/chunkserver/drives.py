@@ -12,6 +12,7 @@ from pathlib import Path
 from esker.chunkserver.cluster_view import ClusterView
 from esker.chunkserver.engine.io import open_engine
 from esker.chunkserver.engine.store import DriveStore
+from esker.chunkserver.lookups import LookupService
 from esker.chunkserver.memories import ClientMemories
 from esker.chunkserver.pool import WorkerPool
 from esker.chunkserver.reads import ReadService
@@ -50,7 +51,13 @@ class ServedDrive:
         self.expected_bugs: list[str] = []
         """Beginnings of what may be logged with a traceback."""
         own = self.worker(0)
-        self.view = ClusterView(self.store, self.pool, own, lambda op, status: self.runner.forwarded(op, status))
+        self.view = ClusterView(
+            self.store,
+            self.pool,
+            own,
+            lambda op, status: self.runner.forwarded(op, status),
+            lambda replica, event: self.runner.dispatch(replica, event),
+        )
         self.runner = ReplicaRunner(
             self.store,
             self.engine,
@@ -61,8 +68,15 @@ class ServedDrive:
             self.view.fail_drive,
         )
         self.reads = ReadService(
-            self.store, self.engine, self.pool, self.memories, self.counters, self.view.offline_chains
+            self.store,
+            self.engine,
+            self.pool,
+            self.memories,
+            self.counters,
+            self.view.offline_chains,
+            unsure_chains=self.view.unsure_chains,
         )
+        self.lookups = LookupService(self.store, self.counters, unsure_chains=self.view.unsure_chains)
         self.writes = WriteService(
             self.runner, self.pool, self.memories, self.counters, self.view.replicas, self._refresh
         )
@@ -90,8 +104,9 @@ class ServedDrive:
         """Starts to serve, on the port it had."""
         handlers: dict[Method, Handler] = {
             Method.READ: self.reads.read,
-            Method.LOOKUP: self.reads.lookup,
+            Method.LOOKUP: self.lookups.lookup,
             Method.CREATE: self.writes.create,
+            Method.REPLACE: self.writes.create,
             Method.CONFIRM: self.writes.confirm,
             Method.REMOVE: self.writes.remove,
             Method.REGISTER_MEMORY: self.memories.register,
@@ -134,7 +149,7 @@ def routing_of(drives: Sequence[ServedDrive], version: int = 1, *, sockets: bool
     """Two chains over two drives, or one chain on one drive; all at this version."""
     names = [drive.name for drive in drives]
     chains = tuple(
-        Chain(chain_id, version, tuple(Replica(name) for name in order))
+        Chain(chain_id, version, tuple(Replica(name, incarnation="first") for name in order))
         for chain_id, order in ((HEAD, names), (TAIL, names[::-1]))
     )[: len(drives)]
     return Routing(

@@ -1,0 +1,93 @@
+"""What batches of creates and of removals share: each chunk goes to the head of its chain, which may change meanwhile.
+
+Busy heads and other versions of a chain are asked again until the deadline. Where a head, or a replica behind it, is
+unavailable the chain is about to get another head: the chunk is tried again while a newer cluster map can bring one,
+for `FAILOVER_S` at most, and fails at once where the map says that no replica serves. A head that is silent is given up
+once the map names another.
+"""
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from esker.client.batch import Batch, BatchRequest, Row
+from esker.client.chains import ChainRoutes
+from esker.client.workers import Workers, WorkerState
+from esker.wire.status import Status
+
+FAILOVER_S = 3.5
+"""A worker's death is noticed within two seconds, and its chains have changed soon after."""
+ATTEMPT_S = 1.0
+"""A head that said nothing for so long may be dead: a newer cluster map is asked for."""
+
+Q = TypeVar("Q", bound=BatchRequest)
+
+
+class HeadBatch(Batch[Q]):
+    """Base of batches in which chunk i lies on chain number `chains[i]` of the table."""
+
+    def __init__(self, workers: Workers, routes: ChainRoutes, chains: Sequence[int]) -> None:
+        super().__init__(len(chains))
+        self._workers = workers
+        self._routes = routes
+        self._chains = chains
+        self._give_up_at: dict[int, float] = {}
+        """Until when each chunk that met an unavailable worker is tried again."""
+
+    def begin(self, timeout_s: float) -> None:
+        """See `Batch`."""
+        self.later(min(ATTEMPT_S, timeout_s / 3), self._attempt_over, min(ATTEMPT_S, timeout_s / 3))
+        self.dispatch(range(len(self.rows)))
+
+    def by_head(self, extents: Sequence[int]) -> list[tuple[int, WorkerState]]:
+        """These chunks with the worker of each one's head; those without are seen to here."""
+        heads, chains = self._routes.now().heads, self._chains
+        found = []
+        for extent in extents:
+            head = heads[chains[extent]]
+            if head is None:
+                self.settle_or_repeat(extent, Status.UNAVAILABLE, self.failed_row(Status.UNAVAILABLE))
+            else:
+                found.append((extent, head))
+        return found
+
+    def failed_row(self, status: Status) -> Row:
+        """The row of a chunk that ended so."""
+        raise NotImplementedError
+
+    def timeout_row(self) -> Row:
+        """See `Batch`."""
+        return self.failed_row(Status.TIMEOUT)
+
+    def settle_or_repeat(self, extent: int, status: int, row: Row) -> None:
+        """The chunk ended like this at its head: that is its answer, unless another attempt may end otherwise."""
+        if status in (Status.CHAIN_VERSION, Status.UNAVAILABLE):
+            self._workers.lost()
+        if status in (Status.BUSY, Status.CHAIN_VERSION) or (
+            status == Status.UNAVAILABLE and self._may_get_a_head(extent)
+        ):
+            self.again_after_pause(extent)
+        else:
+            self.settle(extent, row)
+
+    def _may_get_a_head(self, extent: int) -> bool:
+        if not self._routes.now().serving[self._chains[extent]]:
+            return False
+        now = self.loop.time()
+        give_up_at = self._give_up_at.setdefault(extent, min(now + FAILOVER_S, self.deadline))
+        return now + self.pause_s < give_up_at
+
+    def _attempt_over(self, attempt_s: float) -> None:
+        """Gives up on silent requests whose chunks have another head by now."""
+        routes = self._routes.now()
+        for request in list(self.requests):
+            if request.moved:
+                request.moved = False
+                continue
+            request.state.mark_suspect()
+            self._workers.lost()
+            serving = [routes.serving[self._chains[extent]] for extent in request.extents]
+            if all(not states or states[0] is not request.state for states in serving):
+                self.requests.discard(request)
+                for extent in request.give_up():
+                    self.settle_or_repeat(extent, Status.UNAVAILABLE, self.timeout_row())
+        self.later(attempt_s, self._attempt_over, attempt_s)
