@@ -113,7 +113,7 @@ class ClusterView:
         return (
             replica is not None
             and replica.chain.version == chain_version
-            and (replica.serving or replica.syncing)
+            and replica.takes_part
             and not replica.earlier_chunks()
         )
 

@@ -182,7 +182,7 @@ class WriteService:
             return
         assert batch.request is not None
         from_worker = self._from_worker(batch.request)
-        if replica.is_head == from_worker or (version == 0) == from_worker:
+        if replica.takes_part and (replica.is_head == from_worker or (version == 0) == from_worker):
             # Clients talk to heads and know no version; predecessors name one. Anything else saw another chain.
             self._runner.result(batch, CREATE_RESULT.pack(number, Status.CHAIN_VERSION, 0, 0, NO_PUT_ID))
             return
@@ -208,7 +208,7 @@ class WriteService:
         for number, row in enumerate(extents):
             _, _, chain_id, chain_version, version, put_id = row
             replica = self._find(chain_id, chain_version)
-            if replica is None or replica.is_head == from_worker:
+            if replica is None or (replica.takes_part and replica.is_head == from_worker):
                 self._runner.result(batch, REMOVE_RESULT.pack(number, Status.CHAIN_VERSION))
                 continue
             op = Operation(batch, number, replica, message.space, row)

@@ -24,6 +24,8 @@ class Routes:
     """Workers of all serving replicas, up or not."""
     heads: list[WorkerState | None]
     """The head's worker, where it is up."""
+    hopeful: list[bool]
+    """Whether a replica serves, or is up and may soon, as all went down together and the first to be back will serve."""
 
 
 class ChainRoutes:
@@ -61,6 +63,10 @@ class ChainRoutes:
             chains=chains,
             readers=[_preferred(states or lasts) for states, lasts in zip(serving, last, strict=True)],
             serving=serving,
+            hopeful=[
+                bool(states) or any(state.channel is not None for state in lasts)
+                for states, lasts in zip(serving, last, strict=True)
+            ],
             heads=[states[0] if states and states[0].channel is not None else None for states in serving],
         )
 

@@ -143,7 +143,8 @@ class CreateBatch(HeadBatch[CreateRequest]):
     def failed(self, extent: int, status: int) -> None:
         """See `CreateSink`."""
         if not self.closed:
-            self._repeated.add(extent)
+            if status == Status.UNAVAILABLE:
+                self._repeated.add(extent)
             self.settle_or_repeat(extent, status, failure_row(status))
 
     def ended(self, request: CreateRequest) -> None:

@@ -2,7 +2,7 @@
 
 Busy heads and other versions of a chain are asked again until the deadline. Where a head, or a replica behind it, is
 unavailable the chain is about to get another head: the chunk is tried again while a newer cluster map can bring one,
-for `FAILOVER_S` at most, and fails at once where the map says that no replica serves. A head that is silent is given up
+for `FAILOVER_S` at most, and fails at once where the map says that no replica will serve soon. A head that is silent is given up
 once the map names another.
 """
 
@@ -70,7 +70,7 @@ class HeadBatch(Batch[Q]):
             self.settle(extent, row)
 
     def _may_get_a_head(self, extent: int) -> bool:
-        if not self._routes.now().serving[self._chains[extent]]:
+        if not self._routes.now().hopeful[self._chains[extent]]:
             return False
         now = self.loop.time()
         give_up_at = self._give_up_at.setdefault(extent, min(now + FAILOVER_S, self.deadline))

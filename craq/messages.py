@@ -212,7 +212,7 @@ class Fetch(msgspec.Struct, frozen=True, gc=False):
 
 
 class RemoveLocal(msgspec.Struct, frozen=True, gc=False):
-    """Remove the chunk here if it still has `version`, durably."""
+    """Remove the chunk here if it still has `version` (0: any), durably."""
 
     op: int
     version: int

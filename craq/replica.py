@@ -58,6 +58,7 @@ from esker.wire.status import Status
 from esker.wire.types import Chain, TargetState
 
 QUEUE_PER_CHUNK_MAX = 64
+ANY_VERSION = 0
 CONFIRMED = (Status.OK, Status.EXISTS)
 CHAIN_VERSION_SHIFT = 40
 """A chunk's version: chain version << 40 | how manieth that was drawn in it."""
@@ -90,6 +91,11 @@ class ChainReplica:
     def serving(self) -> bool:
         """Whether this replica has everything that was acknowledged."""
         return self.place.state is TargetState.SERVING
+
+    @property
+    def takes_part(self) -> bool:
+        """Whether writes pass through this replica."""
+        return self.place.state in ADMITTED
 
     @property
     def syncing(self) -> bool:
@@ -288,7 +294,7 @@ class ChainReplica:
         if refused is not None and operation.local is not Step.PENDING:
             return self._answer(operation, refused)
         if isinstance(event, Found):
-            return self._remove_found(operation, remove, event.stored)
+            return self._remove_found(operation, remove, event)
         forwarded = operation.forwarded
         if operation.local is Step.PENDING or (self.successor is not None and forwarded is None):
             return []
@@ -299,8 +305,12 @@ class ChainReplica:
         gone = operation.created or behind
         return self._answer(operation, Status.OK if gone else Status.NOT_FOUND)
 
-    def _remove_found(self, operation: Operation, remove: Remove, stored: Stored | None) -> list[Effect]:
+    def _remove_found(self, operation: Operation, remove: Remove, found: Found) -> list[Effect]:
         effects: list[Effect] = []
+        stored = found.stored
+        if found.damaged and not remove.version and remove.put_id == NO_PUT_ID:
+            operation.local = Step.PENDING
+            effects.append(RemoveLocal(remove.op, ANY_VERSION))
         if stored is not None:
             other_version = remove.version and remove.version != stored.version
             other_put = remove.put_id != NO_PUT_ID and remove.put_id != stored.content.put_id

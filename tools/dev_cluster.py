@@ -21,6 +21,7 @@ from esker.tools.dev_directory import DevDirectory, free_port, merged_state
 from esker.tools.dev_store import remove_metadata, store_arguments
 from esker.tools.inspect_cluster import view_cluster
 from esker.wire.errors import DeadlineExceeded, EskerError, UserError
+from esker.wire.types import Chain, Replica, TargetState
 
 log = get_logger("tools.dev")
 
@@ -30,6 +31,7 @@ RESTART_DELAY_S = 0.5
 RESTART_DELAY_MAX_S = 5.0
 STEADY_S = 10.0
 """A process that lived this long is started again with the shortest delay."""
+LOOK_INTERVAL_S = 0.05
 HOST = "127.0.0.1"
 
 
@@ -174,6 +176,20 @@ class DevCluster:
         except TimeoutError:
             raise DeadlineExceeded(f"nothing took the place of process {pid} within {timeout_s:g} s") from None
 
+    async def settled(self, timeout_s: float = READY_TIMEOUT_S) -> None:
+        """Waits until every replica of every chain serves. Raises `DeadlineExceeded`."""
+        await self._chains(lambda chain: all(_serves(replica) for replica in chain.replicas), timeout_s)
+
+    async def _chains(self, asked: Callable[[Chain], bool], timeout_s: float) -> None:
+        """Waits until all chains are as `asked`."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                # Nothing tells when they change.
+                while not all(asked(chain) for chain in (await view_cluster(self.address)).routing.chains):  # noqa: ASYNC110
+                    await asyncio.sleep(LOOK_INTERVAL_S)
+        except TimeoutError:
+            raise DeadlineExceeded(f"the chains' replicas did not all serve within {timeout_s:g} s") from None
+
     async def _start(self) -> None:
         await self._start_first_meta()
         self._keep("meta", lambda: self._start_meta(self._meta_up.port), self._drain)
@@ -190,6 +206,7 @@ class DevCluster:
         view = await view_cluster(self.address)
         if not view.routing.chains:
             raise EskerError("all drives have joined, but the metadata server made no chains")
+        await self._chains(lambda chain: any(_serves(replica) for replica in chain.replicas), READY_TIMEOUT_S)
         self.directory.save(
             msgspec.structs.replace(self.state, meta_port=self._meta_up.port, worker_ports=tuple(self._worker_ports()))
         )
@@ -314,6 +331,10 @@ class DevCluster:
                 await remove_metadata(self.directory.meta)
         finally:
             self.directory.close()
+
+
+def _serves(replica: Replica) -> bool:
+    return replica.state is TargetState.SERVING
 
 
 async def _line(child: Child, kind: type[T]) -> T:

@@ -42,8 +42,8 @@ class Scan(Message, frozen=True):
     routing_version: int = 0
     """Answered NOT_READY while the worker's cluster map is older than this."""
     chain_version: int = 0
-    """Answered NOT_READY unless the worker takes part in the chain in this version, with nothing of an earlier one under
-    way. 0: any. It may only be given with a chain.
+    """Answered NOT_READY unless the worker takes part in the chain in this version, with nothing of an earlier one
+    under way. 0: any. It may only be given with a chain.
     """
     digests: bool = False
     """The reply shall have `digests`."""

@@ -195,7 +195,8 @@ LOOKUP_KEY = struct.Struct("<16sI")
 """object, chain id: of chunk 0."""
 
 LOOKUP_ABSENT, LOOKUP_PRESENT, LOOKUP_UNSURE = 0, 1, 2
-"""What a LOOKUP's reply says of a key. UNSURE: not here, which says nothing as this replica does not serve the chain."""
+"""What a LOOKUP's reply says of a key. UNSURE: not here, but as this replica does not serve the chain, others may have
+it."""
 
 
 class Lookup(Message, frozen=True):

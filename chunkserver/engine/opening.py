@@ -2,8 +2,9 @@
 
 A fresh drive is filled in the order data directory, index, superblock, so that a filled superblock means that the rest
 stands. The free map is never stored: it follows from the records, read page by page in short snapshots, and so cannot
-disagree with them. A record that is corrupt, or claims a slot that an earlier one has, is removed before the drive
-serves anything. A whole record whose slot lies beyond the data files is another matter: no crash leaves one, so files
+disagree with them. A record that is corrupt, or claims a slot that an earlier one has, is emptied before the drive
+serves anything: an empty one says that a chunk was here and is lost, so that no replica takes it for absent and lets
+other copies go. A whole record whose slot lies beyond the data files is another matter: no crash leaves one, so files
 are missing or were cut, and the drive is refused as it is, for what is missing may come back.
 """
 
@@ -177,9 +178,9 @@ def _check_index_file(path: Path) -> None:
 
 
 def _load(index: Index, slots: Slots, directory: Path) -> int:
-    """Claims the slot of every record and removes the records that cannot be true; how many those were.
+    """Claims the slot of every record and empties the records that cannot be true; how many those were.
 
-    Raises `UserError`, with nothing removed, when data files lack the slots of whole records.
+    Raises `UserError`, with nothing emptied, when data files lack the slots of whole records.
     """
     bad: list[bytes] = []
     missing = 0
@@ -193,14 +194,14 @@ def _load(index: Index, slots: Slots, directory: Path) -> int:
             while found and seen < SCAN_PAGE:
                 after, value = cursor.item()
                 seen += 1
-                reason = _claim(slots, after, value)
+                reason = _claim(slots, after, value) if value else ""
                 if isinstance(reason, Path):
                     missing_file = missing_file if missing else reason
                     missing += 1
                 elif reason:
                     bad.append(after)
                     if len(bad) <= LOGGED_RECORDS_MAX:
-                        _log.error("corrupt record removed", record_key=after.hex(), reason=reason)
+                        _log.error("corrupt record emptied", record_key=after.hex(), reason=reason)
                 found = cursor.next()
         if seen < SCAN_PAGE:
             break
@@ -210,10 +211,12 @@ def _load(index: Index, slots: Slots, directory: Path) -> int:
             f"{_MEND}"
         )
     if bad:
-        _log.error("corrupt records removed at start, each is a miss", directory=directory, records=len(bad))
+        _log.error(
+            "corrupt records emptied at start, their chunks are lost here", directory=directory, records=len(bad)
+        )
         with index.env.begin(write=True, db=index.chunks) as txn:
             for key in bad:
-                txn.delete(key)
+                txn.put(key, b"")
     slots.finish_loading()
     return len(bad)
 

@@ -17,6 +17,8 @@ from esker.wire.messages import LOOKUP_KEY
 _BLOCK_KEY = struct.Struct(">II16sI")
 """A record key whose chunk id is spelled out: chain id, space, object, index."""
 
+EMPTIED = "the record was corrupt at an earlier start"
+
 OnCorrupt = Callable[[bytes, CorruptRecord], None]
 
 
@@ -37,10 +39,12 @@ class Reader:
         self._txn.abort()
 
     def get(self, record_key: bytes) -> ReadRecord | None:
-        """What a read needs. Raises `CorruptRecord`, which is logged and counted already: a miss."""
+        """What a read needs. Raises `CorruptRecord`, which is logged and counted already: the chunk is lost here."""
         value = self._get(record_key)
         if value is None:
             return None
+        if not value:
+            raise CorruptRecord(EMPTIED)
         try:
             return decode_for_read(record_key, value)
         except CorruptRecord as error:
@@ -52,6 +56,8 @@ class Reader:
         value = self._get(record_key)
         if value is None:
             return None
+        if not value:
+            raise CorruptRecord(EMPTIED)
         try:
             return decode_record(record_key, value)
         except CorruptRecord as error:
@@ -65,8 +71,5 @@ class Reader:
         """
         get, pack = self._get, _BLOCK_KEY.pack
         return bytes(
-            [
-                get(pack(chain, space, object_id, 0)) is not None
-                for object_id, chain in LOOKUP_KEY.iter_unpack(packed_keys)
-            ]
+            [bool(get(pack(chain, space, object_id, 0))) for object_id, chain in LOOKUP_KEY.iter_unpack(packed_keys)]
         )

@@ -157,6 +157,9 @@ class DriveStore:
                     return ScanPage(items, after)
                 seen += 1
                 after = key
+                if not cursor.value():
+                    found = cursor.next()
+                    continue  # emptied, and told of, at a start
                 try:
                     items.append((key, decode_record(key, cursor.value())))
                 except CorruptRecord as error:

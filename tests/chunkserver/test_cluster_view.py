@@ -4,8 +4,9 @@ from pathlib import Path
 
 import msgspec
 
-from esker.chunkserver.cluster_view import EPOCH_SHIFT, ROUTING_STATE
-from esker.wire.messages import Method
+from esker.chunkserver.cluster_view import ROUTING_STATE
+from esker.craq.replica import CHAIN_VERSION_SHIFT
+from esker.wire.messages import LOOKUP_ABSENT, LOOKUP_PRESENT, LOOKUP_UNSURE, Method
 from esker.wire.status import Status
 
 from .drives import ServedDrive, routing_of, served
@@ -21,14 +22,40 @@ async def version_of_a_create(client: RawClient, number: int, chain_version: int
     return row[2]
 
 
-async def test_no_version_is_drawn_twice_in_all_lives_of_a_drive(tmp_path: Path) -> None:
+async def test_no_version_is_drawn_twice_in_all_versions_of_a_chain(tmp_path: Path) -> None:
     seen: list[int] = []
-    for life in range(1, 4):
-        async with served(tmp_path) as (drive,), await drive.client() as client:
+    async with served(tmp_path) as (drive,), await drive.client() as client:
+        for version in range(1, 4):
+            drive.view.take(routing_of([drive], version))
             for number in range(3):
-                seen.append(await version_of_a_create(client, life * 10 + number))
-            assert seen[-1] >> EPOCH_SHIFT == life
+                seen.append(await version_of_a_create(client, version * 10 + number, version))
+            assert seen[-1] >> CHAIN_VERSION_SHIFT == version
     assert seen == sorted(set(seen))
+
+
+async def test_each_life_of_a_drives_worker_has_a_higher_number(tmp_path: Path) -> None:
+    lives = []
+    for _ in range(3):
+        async with served(tmp_path) as (drive,):
+            lives.append(drive.view.life)
+    assert lives == [1, 2, 3]
+
+
+async def test_a_later_life_takes_no_part_in_writes_until_it_is_admitted(tmp_path: Path) -> None:
+    async with served(tmp_path) as (drive,), await drive.client() as client:
+        assert (await client.create({1: b"x"}))[1] is Status.OK
+        routing = routing_of([drive], 2)
+        (chain,) = routing.chains
+        other_life = tuple(msgspec.structs.replace(replica, incarnation="next") for replica in chain.replicas)
+        drive.view.take(msgspec.structs.replace(routing, chains=(msgspec.structs.replace(chain, replicas=other_life),)))
+        assert (await client.create({2: b"x"}, chain_version=2))[2] is Status.UNAVAILABLE
+        assert await client.read_one(1) == b"x"
+        assert await client.read_one(2) is Status.UNAVAILABLE, "it may have missed it"
+        assert await client.lookup([1, 2]) == bytes((LOOKUP_PRESENT, LOOKUP_UNSURE))
+        drive.view.take(routing_of([drive], 3))
+        assert (await client.create({2: b"x"}, chain_version=3))[2] is Status.OK
+        assert await client.read_one(3) is Status.NOT_FOUND
+        assert await client.lookup([3]) == bytes((LOOKUP_ABSENT,))
 
 
 async def test_the_routing_is_kept_for_a_start_without_metadata_server(tmp_path: Path) -> None:

@@ -60,6 +60,10 @@ class Reports:
         await asyncio.Event().wait()
 
 
+RESYNCED = (((7, 3),), ((8, 4), (9, 5)))
+"""Chains whose syncing replica is up to date, and those where it does not get on."""
+
+
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(meta_link, "HEARTBEAT_INTERVAL_S", 0.01)
@@ -69,7 +73,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 async def linked(tmp_path: Path) -> AsyncIterator[tuple[MetaLink, Meta, ServedDrive]]:
     async with served(tmp_path) as (drive,):
         meta = Meta(drive)
-        link = MetaLink(meta, Reports(), drive.view, lambda: drive.store.used_bytes)
+        link = MetaLink(meta, Reports(), drive.view, lambda: drive.store.used_bytes, lambda: RESYNCED)
         yield link, meta, drive
 
 
@@ -95,6 +99,7 @@ async def test_it_joins_and_keeps_saying_how_it_is(tmp_path: Path) -> None:
         assert isinstance(beat, Heartbeat)
         assert (beat.drive_id, beat.routing_version, beat.used_bytes) == ("d0", 2, drive.store.used_bytes)
         assert beat.offline_chains == (7,)
+        assert (beat.synced, beat.stalled) == RESYNCED
 
 
 async def test_a_newer_map_comes_with_the_next_heartbeat(tmp_path: Path) -> None:

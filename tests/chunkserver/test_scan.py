@@ -63,7 +63,9 @@ class Scanned:
         self.told = Told()
         self.routing_version = 5
         self.refreshes = 0
-        service = ScanService(drive.store, drive.runner, self.told, lambda: self.routing_version, self._refresh)
+        service = ScanService(
+            drive.store, drive.runner, self.told, lambda: self.routing_version, self._refresh, drive.view.ready
+        )
         assert drive.server is not None
         handlers = {
             Method.SCAN: service.scan,
@@ -165,7 +167,7 @@ async def test_writes_under_way_are_those_of_the_space(scanned: Scanned, tmp_pat
         def under_way(self, space: int) -> int:
             return {0: 9, SPACE: 2}.get(space, 0)
 
-    service = ScanService(scanned.drive.store, Busy(), scanned.told, lambda: 5, lambda: None)
+    service = ScanService(scanned.drive.store, Busy(), scanned.told, lambda: 5, lambda: None, lambda *_: True)
     assert scanned.drive.server is not None
     scanned.drive.server.handlers[int(Method.SCAN)] = service.scan
     assert (await scanned.page(Scan(1, b"", 1))).writes_under_way == 9

@@ -5,6 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from esker.chunkserver.lookups import LookupService
 from esker.chunkserver.reads import ReadService
 from esker.chunkserver.spaces import Spaces
 from esker.chunkserver.writes import WriteService
@@ -39,6 +40,7 @@ async def test_reads_and_writes_of_a_removed_namespace_fail_and_removals_go_on(t
         reads = ReadService(
             drive.store, drive.engine, drive.pool, drive.memories, drive.counters, set(), drive.view.spaces.check
         )
+        lookups = LookupService(drive.store, drive.counters, drive.view.spaces.check)
         writes = WriteService(
             drive.runner, drive.pool, drive.memories, drive.counters, drive.view.replicas, lambda: None,
             drive.view.spaces.check,
@@ -46,7 +48,7 @@ async def test_reads_and_writes_of_a_removed_namespace_fail_and_removals_go_on(t
         assert drive.server is not None
         handlers = {
             Method.READ: reads.read,
-            Method.LOOKUP: reads.lookup,
+            Method.LOOKUP: lookups.lookup,
             Method.CREATE: writes.create,
             Method.CONFIRM: writes.confirm,
         }

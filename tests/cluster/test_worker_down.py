@@ -42,12 +42,12 @@ async def test_a_dead_worker(tmp_path: Path, geometry: object) -> None:
                 assert await client.exists(keys, timeout_s=BUDGET_S) == [True] * len(keys)
                 assert await client.match_prefix([*keys, b"absent"], timeout_s=BUDGET_S) == len(keys)
                 fresh = {number: value_of(number, 5000) for number in range(100, 120)}
-                assert set((await put_all(client, fresh, timeout_s=BUDGET_S)).values()) == {Status.UNAVAILABLE}
-                assert set(await client.remove(keys[:3], timeout_s=BUDGET_S)) <= FAILED_IN_TIME
+                assert set((await put_all(client, fresh, timeout_s=0.2)).values()) <= FAILED_IN_TIME
+                assert set((await put_all(client, fresh)).values()) <= {Status.OK, Status.EXISTS}, "they wait it out"
+                assert set(await client.remove(keys[:3], timeout_s=BUDGET_S)) == {Status.OK}
             async with await connect(cluster, geometry) as newcomer:
                 assert await get_all(newcomer, list(values)[3:], timeout_s=BUDGET_S) == list(values.values())[3:]
             counters = client.statistics().counters
-            assert counters["put_unavailable"] == 20
             assert counters["get_ok"] == 40
         await cluster.restarted(pid)
         await everything_goes_on(client, dict(list(values.items())[3:]), 100)
@@ -79,7 +79,7 @@ async def test_a_worker_that_hangs(tmp_path: Path) -> None:
                 assert await get_all(client, list(values), timeout_s=BUDGET_S) == list(values.values())
                 assert await client.exists(keys, timeout_s=BUDGET_S) == [True] * len(keys)
                 fresh = {number: value_of(number, 5000) for number in range(100, 110)}
-                assert set((await put_all(client, fresh, timeout_s=1.0)).values()) <= FAILED_IN_TIME
+                assert set((await put_all(client, fresh)).values()) == {Status.OK}, "its chains went on without it"
         await everything_goes_on(client, values, 200)
 
 

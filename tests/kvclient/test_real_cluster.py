@@ -98,6 +98,7 @@ async def _a_killed_worker(cluster: DevCluster, client: KVCacheClient) -> None:
         slot.release()
     await cluster.restarted(pid)
     await _until_up(client, 4)
+    await cluster.settled()
     more = [b"more%d" % number for number in range(16)]
     assert status_of(await client.put(more, values)) == [Status.OK] * 16
     assert client.pool.statistics().quarantined == 0

@@ -88,6 +88,7 @@ async def stored(directory: Path) -> dict[bytes, bytes | None]:
         directory, cluster_id="c", capacity_bytes=CAPACITY_BYTES, engine=engine, files=FakeFiles(disk)
     )
     try:
+        assert store.counters()["corrupt_records"] == 0
         found: dict[bytes, bytes | None] = {}
         for key in KEYS:
             with store.reader() as reader:
@@ -101,7 +102,6 @@ async def stored(directory: Path) -> dict[bytes, bytes | None]:
             assert await engine.drain(10)
             assert results == [len(buffer)], "a record names a place that can be read"
             found[key] = bytes(buffer[: record[0]])
-        assert store.counters()["corrupt_records"] == 0
         return found
     finally:
         store.close()

@@ -10,6 +10,7 @@ from typing import Any
 import lmdb
 import pytest
 
+from esker.chunkserver.engine.errors import CorruptRecord
 from esker.chunkserver.engine.fake_disk import FakeDisk
 from esker.chunkserver.engine.io import open_engine
 from esker.chunkserver.engine.record import decode_record, encode_record
@@ -17,6 +18,7 @@ from esker.chunkserver.engine.store import DriveStore
 from esker.chunkserver.engine.superblock import DriveLock
 from esker.wire.errors import UserError
 from esker.wire.limits import GIB, MIB
+from esker.wire.status import Status
 
 OpenDrive = Callable[..., Any]
 MakeKey = Callable[..., bytes]
@@ -130,7 +132,7 @@ def edit_index(directory: Path, edit: Callable[[lmdb.Transaction], None]) -> Non
         edit(txn)
 
 
-async def test_corrupt_records_are_removed_at_the_start(
+async def test_corrupt_records_are_emptied_at_the_start(
     made: Path, open_drive: OpenDrive, make_key: MakeKey, caplog: pytest.LogCaptureFixture
 ) -> None:
     def damage(txn: lmdb.Transaction) -> None:
@@ -140,13 +142,20 @@ async def test_corrupt_records_are_removed_at_the_start(
 
     edit_index(made, damage)
     drive = open_drive()
-    assert await drive.get(make_key(1)) is None
+    with pytest.raises(CorruptRecord, match="at an earlier start"):
+        await drive.get(make_key(1))
+    assert [key for key, _ in drive.store.scan(None).items] == [make_key(0), make_key(2)]
     assert await drive.get(make_key(2)) == bytes([2]) * 100
     assert drive.store.counters()["corrupt_records"] == 1
     assert drive.store.counters()["slots"] == 2
     assert "fails its checksum" in caplog.text
     drive.store.close()
-    assert open_drive().store.counters()["corrupt_records"] == 0
+    again = open_drive()
+    assert again.store.counters()["corrupt_records"] == 0
+    with again.store.reader() as reader, pytest.raises(CorruptRecord):
+        reader.record(make_key(1))
+    assert await again.put(make_key(1), b"new") is Status.OK
+    assert await again.get(make_key(1)) == b"new"
 
 
 async def test_two_records_on_one_slot(made: Path, open_drive: OpenDrive, make_key: MakeKey) -> None:
@@ -160,7 +169,8 @@ async def test_two_records_on_one_slot(made: Path, open_drive: OpenDrive, make_k
     assert drive.store.counters()["corrupt_records"] == 2
     assert await drive.get(make_key(0)) == bytes(100)
     for number in (5, 6):
-        assert await drive.get(make_key(number)) is None
+        with pytest.raises(CorruptRecord):
+            await drive.get(make_key(number))
 
 
 @pytest.mark.parametrize("what", [{"slot": 1_000_000}, {"pages": 77}], ids=["a slot behind the end", "no such class"])

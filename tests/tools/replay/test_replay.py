@@ -131,6 +131,7 @@ async def test_a_dead_worker_is_reported_and_after_its_restart_all_goes_on(fragi
     assert found.unavailable > 0
     assert found.exit_code() is ExitCode.DEGRADED
     await fragile.restarted(pid)
+    await fragile.settled()
     again = await replay(same, REQUESTS, fragile.address)
     assert again.exit_code() is ExitCode.FINE
     assert again.put_blocks == STATS.unique_blocks - found.put_blocks - trace_stats(REQUESTS[:20]).unique_blocks
