@@ -25,7 +25,7 @@ class Routes:
     heads: list[WorkerState | None]
     """The head's worker, where it is up."""
     hopeful: list[bool]
-    """Whether a replica serves, or is up and may soon, as all went down together and the first to be back will serve."""
+    """Whether a replica serves, or may soon: it is up, and all went down together, so the first to be back will."""
 
 
 class ChainRoutes:

@@ -2,8 +2,8 @@
 
 Busy heads and other versions of a chain are asked again until the deadline. Where a head, or a replica behind it, is
 unavailable the chain is about to get another head: the chunk is tried again while a newer cluster map can bring one,
-for `FAILOVER_S` at most, and fails at once where the map says that no replica will serve soon. A head that is silent is given up
-once the map names another.
+for `FAILOVER_S` at most, and fails at once where the map says that no replica will serve soon. A head that is silent is
+given up once the map names another.
 """
 
 from collections.abc import Sequence

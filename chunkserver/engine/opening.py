@@ -211,9 +211,7 @@ def _load(index: Index, slots: Slots, directory: Path) -> int:
             f"{_MEND}"
         )
     if bad:
-        _log.error(
-            "corrupt records emptied at start, their chunks are lost here", directory=directory, records=len(bad)
-        )
+        _log.error("corrupt records emptied at start, their chunks are lost", directory=directory, records=len(bad))
         with index.env.begin(write=True, db=index.chunks) as txn:
             for key in bad:
                 txn.put(key, b"")
