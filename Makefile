@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 
-.PHONY: help venv demo test lint format clean
+.PHONY: help venv demo test sim lint format clean
 
 help: ## Lists the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -19,6 +19,9 @@ demo: .venv/installed ## A cluster in a temporary directory: replays a trace, me
 
 test: lint ## Everything that must hold: lint, types, tests
 	$(BIN)/pytest
+
+sim: .venv/installed ## Many seeds of the simulation of chains: make sim SEEDS=2000
+	ESKER_TEST_SEEDS=$(or $(SEEDS),2000) $(BIN)/pytest tests/sim -q --timeout 600
 
 lint: .venv/installed ## Style, format and types
 	$(BIN)/ruff check

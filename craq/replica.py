@@ -159,12 +159,15 @@ class ChainReplica:
             return Status.UNAVAILABLE
         if event.chain_version != self.chain.version:
             return Status.CHAIN_VERSION
-        state = self.place.state
-        if state not in ADMITTED or not self.place.enough:
+        if not self.takes_part:
             return Status.UNAVAILABLE
-        if isinstance(event, Create):
-            return Status.BAD_REQUEST if event.replace and state is not TargetState.SYNCING else None
-        return Status.BAD_REQUEST if isinstance(event, Sync) and not self.place.replaces else None
+        if isinstance(event, Sync):
+            return None if self.place.replaces else Status.BAD_REQUEST
+        if self.syncing:
+            return None  # whoever sent it saw to it that enough others serve, or brings this one up to date
+        if isinstance(event, Create) and event.replace:
+            return Status.BAD_REQUEST
+        return None if self.place.enough else Status.UNAVAILABLE
 
     def _changed(self, chain: Chain) -> list[Effect]:
         """Ends what was begun under the chain as it was, but for what the drive is still to report of."""

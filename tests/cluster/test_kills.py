@@ -93,6 +93,7 @@ async def test_kills_at_random_instants_lose_nothing(tmp_path: Path, seed: int, 
             finally:
                 load.stop = True
         assert len(load.acknowledged) > 100, "the clients made progress"
+        await cluster.settled()
         numbers = sorted(load.acknowledged)
         for client in clients:
             found = dict(zip(numbers, await get_all(client, numbers, timeout_s=20), strict=True))

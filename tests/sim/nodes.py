@@ -1,8 +1,8 @@
 """Replicas with their drives, and the connections between them, in one thread: whoever holds them gives the order.
 
-They keep to what the runner and the links keep to: messages between two replicas arrive in order chunk by chunk (other
+They keep to what workers and their links keep to: messages between two replicas arrive in order chunk by chunk (other
 chunks overtake), a newer connection ends what was still on its way on the older one, what a drive has reported survives
-a crash, what it has not reported may or may not.
+a crash, what it has not reported may or may not. A node keeps the newest chain that it was told on its drive.
 """
 
 import random
@@ -13,13 +13,19 @@ from typing import Any, NoReturn, Protocol
 
 from esker.craq import messages as craq
 from esker.craq.replica import ChainReplica
+from esker.wire.ids import NO_PUT_ID
 from esker.wire.status import Status
+from esker.wire.types import Chain
 
-from .replicas import CHAIN_VERSION, chain
+from .resyncs import Resync
 
 CHUNKS = tuple(bytes([number]) * 24 for number in range(3))
 
-Factory = Callable[..., ChainReplica]
+RESYNC_PACE = 0.05
+DRIVE_STEPS = ("writes", "removes")
+
+Factory = Callable[[Chain, str, str], ChainReplica]
+Answered = Callable[[Status, craq.Stored | None], None]
 
 
 class World(Protocol):
@@ -28,7 +34,8 @@ class World(Protocol):
     random: random.Random
     factory: Factory
     faults: bool
-    steps: list[tuple[str, Callable[[], None]]]
+    steps: "list[tuple[Node, str, Callable[[], None]]]"
+    nodes: "dict[str, Node]"
 
     def next_op(self) -> int: ...
 
@@ -41,25 +48,22 @@ class World(Protocol):
 class Operation:
     """An operation under way at a replica, and who asked for it."""
 
-    event: craq.Create | craq.Remove
-    answer: Callable[[Status, craq.Stored | None], None]
+    event: Any
+    answer: Answered
     fetched: craq.Stored | None = None
     write: craq.Stored | None = None
     removes: bool = False
 
 
 class Link:
-    """The connection of a replica to its successor."""
+    """The connection of a replica to a successor."""
 
-    def __init__(self, world: World, source: "Node", target: "Node") -> None:
-        self._world = world
+    def __init__(self, source: "Node", target: "Node") -> None:
         self._source = source
         self.target = target
         self._connection = 1
         self._heard = 1
-        self.queues: dict[bytes, deque[tuple[int, int, craq.Create | craq.Remove]]] = {
-            chunk: deque() for chunk in CHUNKS
-        }
+        self.queues: dict[bytes, deque[tuple[int, int, Any]]] = {chunk: deque() for chunk in CHUNKS}
         self._awaited: dict[int, int] = {}
 
     def send(self, op: int, event: craq.Create | craq.Remove) -> None:
@@ -97,22 +101,37 @@ class Link:
 
 
 class Node:
-    """A drive with its replica. The store survives a crash, everything else does not."""
+    """A drive with its replica. The store and the newest chain survive a crash, everything else does not."""
+
+    resync_type: type[Resync] = Resync
 
     def __init__(self, world: World, drive: str) -> None:
         self._world = world
         self._random = world.random
         self.drive = drive
         self.store: dict[bytes, craq.Stored] = {}
+        self.chain: Chain
         self.machine: ChainReplica | None = None
-        self.life = 0
+        self.lives = 0
         self.operations: dict[int, Operation] = {}
-        self.link: Link | None = None
+        self.links: dict[str, Link] = {}
         self.full = False
+        self.slow = False
+        """Its drive keeps what it is given, and reports nothing for now."""
+        self.frozen = False
+        """It makes no move, and nobody can tell that from a slow one."""
+        self.resync: Resync | None = None
+        """The job that brings this node's successor up to date."""
+
+    @property
+    def incarnation(self) -> str:
+        """Of the present life."""
+        return f"{self.drive}/{self.lives}"
 
     def start(self) -> None:
-        self.life += 1
-        self.machine = self._world.factory(chain(), self.drive, self.life << 16)
+        """A new life, with what the drive knows."""
+        self.lives += 1
+        self.machine = self._world.factory(self.chain, self.drive, self.incarnation)
 
     def crash(self) -> None:
         """Whatever the drive has not reported may have become durable all the same."""
@@ -121,23 +140,63 @@ class Node:
                 self.store[operation.event.chunk] = operation.write
             elif operation.removes and self._random.random() < 0.5:
                 self.store.pop(operation.event.chunk, None)
-        self.life += 1
+        for link in self.links.values():
+            link.end()
+        self.lives += 1  # what this life still had to do is dropped
         self.machine = None
+        self.resync = None
         self.operations.clear()
 
-    def later(self, what: str, event: Callable[[], craq.Event | None]) -> None:
-        """Has the event handled at some later step, if this life lasts until then."""
-        life = self.life
+    def told(self, chain: Chain) -> None:
+        """The manager's answer to a heartbeat has arrived."""
+        assert self.machine is not None
+        if chain.version <= self.chain.version:
+            return
+        self._world.note(f"{self.drive}: takes part in version {chain.version}")
+        self.chain = chain
+        self.handle(craq.Membership(chain))
+        self.look_for_resyncs()
+
+    def look_for_resyncs(self) -> None:
+        """Begins what the chain asks for, and ends what it no longer does."""
+        machine = self.machine
+        assert machine is not None
+        drive, version = machine.resyncs, machine.chain.version
+        if self.resync is not None and (drive is None or self.resync.version != version):
+            self.resync = None
+        if drive is not None and self.resync is None:
+            self.resync = self.resync_type(self, self._world.nodes[drive], version, machine.earlier_chunks())
+
+    def ready(self, version: int) -> bool:
+        """See `ClusterView.ready`."""
+        machine = self.machine
+        return (
+            machine is not None
+            and machine.chain.version == version
+            and machine.takes_part
+            and not machine.earlier_chunks()
+        )
+
+    def may(self, what: str) -> bool:
+        """Whether a step called so may be taken now."""
+        if self.frozen or (self.slow and what.startswith(DRIVE_STEPS)):
+            return False
+        # Resyncs are slower than anything else, so that much happens beside them.
+        return not (self._world.faults and what.startswith("resync")) or self._random.random() < RESYNC_PACE
+
+    def later(self, what: str, event: Callable[[], Any]) -> None:
+        """Has the event, if there is one, handled at some later step, if this life lasts until then."""
+        life = self.lives
 
         def run() -> None:
-            if self.life == life:
+            if self.lives == life:
                 happened = event()
                 if happened is not None:
                     self.handle(happened)
 
-        self._world.steps.append((f"{self.drive}: {what}", run))
+        self._world.steps.append((self, what, run))
 
-    def arrive(self, event: Any, answer: Callable[[Status, craq.Stored | None], None]) -> None:
+    def arrive(self, event: Any, answer: Answered) -> None:
         op = self._world.next_op()
         names = {slot: getattr(event, slot) for slot in event.__slots__}
         own = type(event)(**{**names, "op": op})
@@ -151,6 +210,12 @@ class Node:
             getattr(self, f"_{type(effect).__name__}")(effect)
         if self.machine.busy != len(self.operations):
             self._world.fail(f"{self.drive} counts {self.machine.busy} operations of {len(self.operations)}")
+
+    def _link(self, drive: str) -> Link:
+        link = self.links.get(drive)
+        if link is None:
+            link = self.links[drive] = Link(self, self._world.nodes[drive])
+        return link
 
     def _Lookup(self, effect: craq.Lookup) -> None:
         chunk = self.operations[effect.op].event.chunk
@@ -174,7 +239,7 @@ class Node:
         written, operation.write = operation.write, None
         if self.full and self._random.random() < 0.2:
             return craq.Written(op, failed=True, no_space=True)
-        if self._world.faults and self._random.random() < 0.01:
+        if self._world.faults and self._random.random() < 0.005:
             return craq.Written(op, failed=True)
         self.store[operation.event.chunk] = written
         return craq.Written(op)
@@ -195,28 +260,44 @@ class Node:
         self.later(f"removes for {effect.op}", removed)
 
     def _Forward(self, effect: craq.Forward) -> None:
-        event = self.operations[effect.op].event
-        assert self.link is not None
-        assert isinstance(event, craq.Create)
-        payload = self.store[event.chunk].content if effect.from_store else event.content
-        if not effect.confirm and payload != effect.content:
-            self._world.fail(f"{self.drive} sends other bytes on than it says")
-        version, own = effect.version, effect.content
-        self.link.send(effect.op, craq.Create(0, CHAIN_VERSION, event.chunk, version, own, not effect.confirm))
+        assert self.machine is not None
+        version = self.machine.chain.version
+
+        def send() -> None:
+            operation = self.operations.get(effect.op)
+            if operation is None:
+                return  # answered while the copy was being read
+            event = operation.event
+            stored = self.store.get(event.chunk)
+            if effect.from_store:
+                payload = None if stored is None else stored.content
+            else:
+                payload = effect.content if effect.confirm else event.content
+            if payload != effect.content:
+                self._world.fail(f"{self.drive} sends other bytes on than it says")
+            own = craq.Create(
+                0, version, event.chunk, effect.version, effect.content, not effect.confirm, effect.replace
+            )
+            self._link(effect.successor).send(effect.op, own)
+
+        if effect.from_store and not effect.confirm:
+            self.later(f"reads for {effect.op}", send)
+        else:
+            send()
 
     def _ForwardRemove(self, effect: craq.ForwardRemove) -> None:
+        assert self.machine is not None
         event = self.operations[effect.op].event
-        assert self.link is not None
-        assert isinstance(event, craq.Remove)
-        self.link.send(effect.op, craq.Remove(0, CHAIN_VERSION, event.chunk, event.version, event.put_id))
+        condition = (0, NO_PUT_ID) if effect.anything else (event.version, event.put_id)
+        removal = craq.Remove(0, self.machine.chain.version, event.chunk, *condition)
+        self._link(effect.successor).send(effect.op, removal)
 
     def _Fetch(self, effect: craq.Fetch) -> None:
-        assert self.link is not None
-        operation, target = self.operations[effect.op], self.link.target
-        life = target.life
+        operation, target = self.operations[effect.op], self._world.nodes[effect.successor]
+        life = target.lives
 
         def fetched() -> craq.Event:
-            operation.fetched = target.store.get(operation.event.chunk) if target.life == life else None
+            operation.fetched = target.store.get(operation.event.chunk) if target.lives == life else None
             return craq.Fetched(effect.op, operation.fetched)
 
         self.later(f"fetches for {effect.op}", fetched)
