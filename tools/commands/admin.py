@@ -1,15 +1,19 @@
-"""`esker admin`: the catalog, namespaces and their blocks. `esker admin meta` is `admin_meta.py`'s."""
+"""`esker admin`: the catalog, namespaces and their blocks. `esker admin meta` is `admin_meta.py`'s; what there is of
+nodes and chains is `admin_cluster.py`'s.
+"""
 
 from typing import Annotated
 
 import typer
 
+from esker.tools.commands import admin_cluster
 from esker.tools.commands.admin_meta import meta_app
 from esker.tools.commands.options import RunningCluster, finish, seconds
 
-admin_app = typer.Typer(no_args_is_help=True, help="Look after a cluster: catalog, namespaces, metadata.")
+admin_app = typer.Typer(no_args_is_help=True, help="Look after a cluster: chains, catalog, namespaces, metadata.")
 catalog_app = typer.Typer(no_args_is_help=True, help="The list of blocks that the metadata servers keep.")
 namespaces_app = typer.Typer(no_args_is_help=True, help="Namespaces: what they hold, and their removal.")
+admin_cluster.register(admin_app)
 admin_app.add_typer(catalog_app, name="catalog")
 admin_app.add_typer(namespaces_app, name="namespaces")
 admin_app.add_typer(meta_app, name="meta")
