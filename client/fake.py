@@ -22,7 +22,10 @@ from esker.wire.limits import ALIGN_BYTES, LOOKUP_KEYS_MAX, aligned
 from esker.wire.memory import ForeignMemory
 from esker.wire.messages import (
     CREATE_RESULT,
+    LOOKUP_ABSENT,
     LOOKUP_KEY,
+    LOOKUP_PRESENT,
+    LOOKUP_UNSURE,
     READ_EXTENT,
     READ_RESULT,
     REMOVE_EXTENT,
@@ -47,7 +50,7 @@ from esker.wire.messages import (
 from esker.wire.placement import build_slot_table
 from esker.wire.rpc_server import Identity, Request, RpcServer, unary
 from esker.wire.status import Status
-from esker.wire.types import Chain, ChainTable, Geometry, Namespace, Replica, Routing, Worker
+from esker.wire.types import Chain, ChainTable, Geometry, Namespace, Replica, Routing, TargetState, Worker
 
 CLUSTER_ID = "fake"
 SALT = bytes(range(32))
@@ -110,6 +113,11 @@ class FakeWorker:
     def up(self) -> bool:
         """Whether it listens."""
         return bool(self._servers)
+
+    @property
+    def serving(self) -> bool:
+        """Whether its replicas serve."""
+        return self.drive_id not in self._cluster.states
 
     async def start(self) -> None:
         """Listens, under a new incarnation (besides an older one that was not stopped)."""
@@ -188,7 +196,8 @@ class FakeWorker:
         results, sums, payload = [], [], []
         for number, (object_id, index, chain_id, room, offset) in enumerate(rows(READ_EXTENT, message.extents)):
             chunk = self.chunks.get((chain_id, message.space, object_id, index))
-            status = self.faults.status.get(Method.READ, Status.OK if chunk else Status.NOT_FOUND)
+            absent = Status.NOT_FOUND if self.serving else Status.UNAVAILABLE
+            status = self.faults.status.get(Method.READ, Status.OK if chunk else absent)
             if chunk is None or status is not Status.OK:
                 results.append(READ_RESULT.pack(number, status, 0, 0, 0, 0, NO_PUT_ID))
                 continue
@@ -247,9 +256,9 @@ class FakeWorker:
             where = (chain_id, space, object_id, index)
             chunk = self.chunks.get(where)
             status = self.faults.status.get(Method.CREATE, Status.OK)
-            if chain_version != self._cluster.chain_version or replicas[0] is not self:
+            if chain_version != self._cluster.chain_version or replicas[:1] != [self]:
                 status = Status.CHAIN_VERSION
-            elif not all(replica.up for replica in replicas):
+            elif not all(replica.up for replica in replicas):  # the chain is about to change
                 status = Status.UNAVAILABLE
             elif checksums(buffer) != sums:
                 status = Status.CHECKSUM
@@ -276,7 +285,7 @@ class FakeWorker:
             where = (chain_id, message.space, object_id, index)
             chunk = self.chunks.get(where)
             status = self.faults.status.get(Method.REMOVE, Status.OK)
-            if chain_version != self._cluster.chain_version or self._cluster.replicas(chain_id)[0] is not self:
+            if chain_version != self._cluster.chain_version or self._cluster.replicas(chain_id)[:1] != [self]:
                 status = Status.CHAIN_VERSION
             elif chunk is None:
                 status = Status.NOT_FOUND
@@ -291,8 +300,15 @@ class FakeWorker:
     def _lookup(self, request: Request) -> None:
         message = decode_body(Lookup, request.body)
         keys = rows(LOOKUP_KEY, message.keys, LOOKUP_KEYS_MAX)
-        present = bytes((chain_id, message.space, object_id, 0) in self.chunks for object_id, chain_id in keys)
-        request.reply(LookupReply(present))
+        absent = LOOKUP_ABSENT if self.serving else LOOKUP_UNSURE
+        request.reply(
+            LookupReply(
+                bytes(
+                    LOOKUP_PRESENT if (chain_id, message.space, object_id, 0) in self.chunks else absent
+                    for object_id, chain_id in keys
+                )
+            )
+        )
 
 
 class FakeCluster:
@@ -304,6 +320,8 @@ class FakeCluster:
         self.chain_version = 1
         self.not_ready = 0
         """So many times a namespace cannot be opened because drives are missing."""
+        self.states: dict[str, TargetState] = {}
+        """Of drives whose replicas do not serve."""
         self.address = ""
         """Of the metadata server."""
         self._replicas = replicas
@@ -329,9 +347,18 @@ class FakeCluster:
             await worker.stop()
 
     def replicas(self, chain_id: int) -> list[FakeWorker]:
-        """The chain's workers, head first."""
+        """The workers of the chain's serving replicas, head first."""
+        return [worker for worker in self._all_replicas(chain_id) if worker.serving]
+
+    def _all_replicas(self, chain_id: int) -> list[FakeWorker]:
         count = len(self.workers)
         return [self.workers[(chain_id - 1 + step) % count] for step in range(self._replicas)]
+
+    def fail_over(self, states: dict[str, TargetState]) -> None:
+        """From now on the replicas on these drives are in these states, and the chains have a new version."""
+        self.states = states
+        self.chain_version += 1
+        self.new_map()
 
     def new_map(self) -> None:
         """The routing has a new version from now on; with it, chains may have one (`chain_version`)."""
@@ -340,13 +367,18 @@ class FakeCluster:
     def routing(self) -> Routing:
         """The cluster map now."""
         chain_ids = tuple(range(1, len(self.workers) + 1))
-        chains = tuple(
-            Chain(each, self.chain_version, tuple(Replica(worker.drive_id) for worker in self.replicas(each)))
-            for each in chain_ids
-        )
+        chains = tuple(Chain(each, self.chain_version, self._replicas_of(each)) for each in chain_ids)
         table = ChainTable(TABLE_ID, TABLE_VERSION, chain_ids, (1,) * len(chain_ids))
         infos = tuple(worker.info for worker in self.workers)
         return Routing(CLUSTER_ID, self._version, infos, chains, (table,), len(infos), self._replicas)
+
+    def _replicas_of(self, chain_id: int) -> tuple[Replica, ...]:
+        """Serving ones first."""
+        replicas = [
+            Replica(worker.drive_id, self.states.get(worker.drive_id, TargetState.SERVING))
+            for worker in self._all_replicas(chain_id)
+        ]
+        return tuple(sorted(replicas, key=lambda replica: replica.state is not TargetState.SERVING))
 
     async def _get_routing(self, message: GetRouting) -> RoutingReply:
         return RoutingReply(None if message.known_version == self._version else self.routing())

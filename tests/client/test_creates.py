@@ -67,28 +67,11 @@ async def test_an_old_chain_version_is_refreshed(make_rig: Any) -> None:
     assert rig.routing.routing.version == 2
 
 
-@pytest.mark.parametrize("status", [Status.NO_SPACE, Status.UNAVAILABLE, Status.IO_ERROR])
+@pytest.mark.parametrize("status", [Status.NO_SPACE, Status.IO_ERROR])
 async def test_other_answers_of_the_head_are_final(make_rig: Any, status: Status) -> None:
     rig = await make_rig()
     rig.cluster.workers[0].faults.status[Method.CREATE] = status
     assert status_of(await rig.creates([0, 1], [b"a", b"b"]).run(60)) == [status, Status.OK]
-
-
-async def test_a_dead_head_is_unavailable_at_once(make_rig: Any, until: Any) -> None:
-    rig = await make_rig("tcp")
-    await rig.cluster.workers[0].stop()
-    await until(lambda: rig.state(0).channel is None)
-    assert status_of(await rig.creates([0], [b"a"]).run(600)) == [Status.UNAVAILABLE]
-
-
-async def test_a_head_that_dies_meanwhile_is_unavailable(make_rig: Any, until: Any) -> None:
-    rig = await make_rig("tcp")
-    head = rig.cluster.workers[0]
-    head.faults.hold.add(Method.CREATE)
-    running = asyncio.ensure_future(rig.creates([0], [b"a"]).run(600))
-    await until(lambda: Method.CREATE in head.requests)
-    await head.stop()
-    assert status_of(await running) == [Status.UNAVAILABLE]
 
 
 async def test_no_answer_in_time_is_unknown(make_rig: Any, until: Any) -> None:
