@@ -5,9 +5,9 @@ then the catalog's blocks in pages, each of a version of its own. What describes
 the manager lease, workers' reports) is left out, and the catalog's counters are counted anew.
 
 A restore fills an empty store that no server has open. Whoever knows the cluster from before the restore must take the
-restored map for newer than its own, and ids that may have been given since the backup must not be given again: so the
-map's version and the last namespace id leap ahead. A restore that did not get to its end leaves a cluster record that
-no server accepts.
+restored map and chains for newer than its own, and ids that may have been given since the backup must not be given
+again: so the versions of the map and of every chain, and the last namespace id, leap ahead. A restore that did not get
+to its end leaves a cluster record that no server accepts.
 """
 
 import asyncio
@@ -16,12 +16,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from contextlib import aclosing
 from pathlib import Path
 
+import msgspec
+
 from esker import __version__
 from esker.meta import keys
 from esker.meta.admin_check import CounterSum
 from esker.meta.admin_decode import table_of
 from esker.meta.catalog_record import unpack_block
-from esker.meta.records import ClusterRecord, MetaServer, unpack
+from esker.meta.records import ClusterRecord, MetaServer, pack, unpack
 from esker.meta.registry import BEAT_INTERVAL_S
 from esker.meta.routing import read_all
 from esker.meta.store.base import KEY_END, Store, Transaction
@@ -34,6 +36,7 @@ from esker.tools.exit_codes import ExitCode
 from esker.tools.progress import Advance, progress
 from esker.wire.admin_messages import META_PAGE_BYTES_AIM, MetaRow
 from esker.wire.errors import UserError
+from esker.wire.types import Chain
 
 FIRST_KEY = b"\x00"
 OF_PROCESSES = frozenset({"meta-server", "manager", "manager-beats", "counter", "report"})
@@ -42,6 +45,7 @@ UNFINISHED = b"\x00a restore of this store did not get to its end; restore again
 """Stands for the cluster record while a restore is under way: no format of a record."""
 ROUTING_LEAP = 1 << 20
 NAMESPACE_LEAP = 1000
+CHAIN_LEAP = 10_000
 BATCH_ROWS = 2000
 BATCH_BYTES = 1_000_000
 BATCH_TIMEOUT_S = 30.0
@@ -204,6 +208,10 @@ async def _batches(path: Path) -> AsyncIterator[list[MetaRow]]:
 
 
 def _leapt(key: bytes, value: bytes) -> bytes:
+    first, end = keys.chains()
+    if first <= key < end:
+        chain = unpack(Chain, key, value)
+        return pack(msgspec.structs.replace(chain, version=chain.version + CHAIN_LEAP))
     leap = {keys.ROUTING_VERSION: ROUTING_LEAP, keys.NAMESPACE_LAST: NAMESPACE_LEAP}.get(key, 0)
     if not leap:
         return value

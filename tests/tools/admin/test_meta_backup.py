@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from esker.meta import keys
@@ -9,12 +10,13 @@ from esker.meta.admin_decode import TABLES
 from esker.meta.admin_namespaces import begin_removal
 from esker.meta.catalog import Catalog
 from esker.meta.cluster import found_cluster
-from esker.meta.records import ClusterRecord, MetaServer, pack
+from esker.meta.records import ClusterRecord, MetaServer, pack, unpack
 from esker.meta.store.base import KEY_END, Store, Transaction
 from esker.meta.store.embedded import open_embedded
 from esker.meta.store.errors import StoreError
 from esker.meta.store.memory import MemoryStore
 from esker.tools.admin.meta_backup import (
+    CHAIN_LEAP,
     NAMESPACE_LEAP,
     OF_PROCESSES,
     ROUTING_LEAP,
@@ -30,6 +32,7 @@ from esker.tools.exit_codes import ExitCode
 from esker.wire.admin_messages import NamespaceRemove
 from esker.wire.errors import UserError
 from esker.wire.messages import CatalogEntry, CatalogReport
+from esker.wire.types import Chain
 
 from ...meta.conftest import cluster_record, join_all
 from ...meta.test_admin_namespaces import make
@@ -80,6 +83,10 @@ def as_restored(rows: dict[bytes, bytes]) -> dict[bytes, bytes]:
     for key, leap in ((keys.ROUTING_VERSION, ROUTING_LEAP), (keys.NAMESPACE_LAST, NAMESPACE_LEAP)):
         stored = expected[key]
         expected[key] = (int.from_bytes(stored, "little") + leap).to_bytes(len(stored), "little")
+    first, end = keys.chains()
+    for key in [key for key in expected if first <= key < end]:
+        chain = unpack(Chain, key, expected[key])
+        expected[key] = pack(msgspec.structs.replace(chain, version=chain.version + CHAIN_LEAP))
     return expected
 
 
