@@ -71,6 +71,7 @@ class WorkerState:
         if not self.suspect:
             self.suspect = True
             self._owner.changed()
+            self._owner.lost()
             self._probe = asyncio.get_running_loop().create_task(self._ask())
 
     async def _ask(self) -> None:

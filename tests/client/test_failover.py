@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from esker.client import head_batch
+from esker.client import head_batch, routing
 from esker.wire.messages import Method
 from esker.wire.status import Status
 from esker.wire.types import TargetState
@@ -144,6 +144,21 @@ async def test_a_slow_head_is_not_given_up(make_rig: Any, until: Any, monkeypatc
     head.go_on()
     assert statuses(await creating) == [Status.OK]
     assert head.requests.count(Method.CREATE) == 1
+
+
+async def test_that_a_replica_serves_again_is_noticed_without_anybody_asking(
+    make_rig: Any, until: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routing, "UNSETTLED_INTERVAL_S", 0.01)
+    rig = await make_rig()
+    asked = rig.routing._asked_at
+    rig.cluster.fail_over({"drive1": OFFLINE})
+    await asyncio.sleep(0)
+    assert rig.routing._asked_at == asked, "nobody asks while all replicas serve, as far as is known"
+    await rig.routing.refresh()
+    assert rig.state(1) not in rig.routes.now().readers[0]
+    rig.cluster.fail_over({})
+    await until(lambda: rig.state(1) in rig.routes.now().readers[0])
 
 
 async def test_what_a_replica_cannot_vouch_for_is_asked_elsewhere(make_rig: Any) -> None:

@@ -38,7 +38,7 @@ def test_every_key_comes_apart_and_together_again(key: bytes) -> None:
 
 
 def test_rows_are_shown_with_their_fields() -> None:
-    chain = Chain(3, 2, (Replica("a"), Replica("b")), 1)
+    chain = Chain(3, 2, (Replica("a", incarnation="life"), Replica("b")), 1)
     assert describe(keys.chain(3), pack(chain)) == {
         "key": "\\x04\\x00\\x00\\x00\\x03",
         "value_bytes": len(pack(chain)),
@@ -47,7 +47,10 @@ def test_rows_are_shown_with_their_fields() -> None:
         "value": {
             "chain_id": 3,
             "version": 2,
-            "replicas": [{"drive_id": "a", "state": "serving"}, {"drive_id": "b", "state": "serving"}],
+            "replicas": [
+                {"drive_id": "a", "state": "serving", "incarnation": "life"},
+                {"drive_id": "b", "state": "serving", "incarnation": ""},
+            ],
             "min_replicas": 1,
         },
     }
