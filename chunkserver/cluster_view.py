@@ -1,7 +1,7 @@
 """What a worker knows of the cluster: routing, its own chain replicas, and links to successors.
 
-The last routing is kept on the drive, so that a restarted worker answers reads also while no metadata server does. It
-takes no part in writes before this life of it has been admitted.
+What concerns this worker of the last routing is kept on the drive, so that a restarted worker answers reads also while
+no metadata server does. It takes no part in writes before this life of it has been admitted.
 """
 
 from collections.abc import Callable
@@ -79,7 +79,16 @@ class ClusterView:
         if self.routing is not None and routing.version <= self.routing.version:
             return
         self._adopt(routing)
-        self._store.state_put(ROUTING_STATE, msgspec.msgpack.encode(routing), self._kept, ROUTING_STATE)
+        own = msgspec.msgpack.encode(self._own_part(routing))
+        self._store.state_put(ROUTING_STATE, own, self._kept, ROUTING_STATE)
+
+    def _own_part(self, routing: Routing) -> Routing:
+        """What this worker needs of the map: its chains, and who else is in them."""
+        own_id = self._own.drive_id
+        chains = tuple(chain for chain in routing.chains if any(each.drive_id == own_id for each in chain.replicas))
+        near = {replica.drive_id for chain in chains for replica in chain.replicas}
+        workers = tuple(worker for worker in routing.workers if worker.drive_id in near)
+        return msgspec.structs.replace(routing, chains=chains, workers=workers, tables=())
 
     def _adopt(self, routing: Routing) -> None:
         self.routing = routing

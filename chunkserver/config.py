@@ -4,7 +4,7 @@ import msgspec
 
 from esker.wire.limits import ALIGN_BYTES, MIB
 
-RESYNC_BYTES_PER_S = 200_000_000
+RESYNC_BYTES_PER_S = 200 * MIB
 
 
 class DriveConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

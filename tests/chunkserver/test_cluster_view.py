@@ -8,6 +8,7 @@ from esker.chunkserver.cluster_view import ROUTING_STATE
 from esker.craq.replica import CHAIN_VERSION_SHIFT
 from esker.wire.messages import LOOKUP_ABSENT, LOOKUP_PRESENT, LOOKUP_UNSURE, Method
 from esker.wire.status import Status
+from esker.wire.types import Replica
 
 from .drives import ServedDrive, routing_of, served
 from .raw_client import RawClient, create_body, create_rows_of
@@ -63,8 +64,23 @@ async def test_the_routing_is_kept_for_a_start_without_metadata_server(tmp_path:
         assert (await client.create({1: b"x"}))[1] is Status.OK
     again = ServedDrive(tmp_path / "drive-0", "d0", drive.store.capacity_bytes, 1 << 20)
     assert again.view.load()
-    assert again.view.routing == drive.view.routing
+    assert drive.view.routing is not None
+    assert again.view.routing == msgspec.structs.replace(drive.view.routing, tables=())
     assert set(again.view.replicas) == {1}
+    await again.aclose()
+
+
+async def test_only_what_concerns_the_drive_is_kept(tmp_path: Path) -> None:
+    async with served(tmp_path) as (drive,):
+        routing = routing_of([drive], 2)
+        (own,) = routing.chains
+        foreign = msgspec.structs.replace(own, chain_id=9, replicas=(Replica("elsewhere"),))
+        stranger = msgspec.structs.replace(routing.workers[0], drive_id="elsewhere")
+        drive.view.take(msgspec.structs.replace(routing, chains=(own, foreign), workers=(*routing.workers, stranger)))
+        assert drive.view.worker("elsewhere") == stranger
+    again = ServedDrive(tmp_path / "drive-0", "d0", drive.store.capacity_bytes, 1 << 20)
+    assert again.view.load()
+    assert again.view.routing == msgspec.structs.replace(routing, tables=())
     await again.aclose()
 
 

@@ -238,3 +238,27 @@ def test_record_keys_come_apart_and_spaces_have_their_places() -> None:
         == space_before(3, 7)
         < record_key(3, chunk_id(7, bytes(16)))
     )
+
+
+async def test_digests_stand_for_the_checksums_of_each_row(scanned: Scanned, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scan, "SLICE_RECORDS", 3)
+    values = {number: content(number, 100 + number) for number in range(10)}
+    assert set((await scanned.client.create(values)).values()) == {Status.OK}
+    page = await scanned.page(Scan(1, b"", 100, digests=True))
+    expected = [scan.digest(record.checksums) for _, record in scanned.drive.store.scan(1).items]
+    assert page.digests == b"".join(expected)
+    assert len(set(expected)) == 10
+    assert (await scanned.page(Scan(1, b"", 100))).digests == b""
+
+
+async def test_a_scan_of_another_version_of_the_chain_is_refused(scanned: Scanned) -> None:
+    assert (await scanned.page(Scan(1, b"", 1, chain_version=1))).next_after == b""
+    for version in (2, 7):
+        with pytest.raises(RequestFailed, match="not part of chain 1 in version") as refused:
+            await scanned.page(Scan(1, b"", 1, chain_version=version))
+        assert refused.value.status is Status.NOT_READY
+    assert scanned.refreshes == 2
+    with pytest.raises(RequestFailed, match="not part of chain 99"):
+        await scanned.page(Scan(99, b"", 1, chain_version=1))
+    with pytest.raises(RequestFailed, match="a chain version without a chain"):
+        await scanned.page(Scan(0, b"", 1, chain_version=1))

@@ -97,6 +97,10 @@ def chunkserver(
     ] = False,
     node_id: Annotated[str | None, typer.Option(help="Name of this node.", show_default="host name")] = None,
     engine: Annotated[str, typer.Option(help="Block I/O: auto, io_uring or threads.")] = "auto",
+    resync_rate: Annotated[
+        str,
+        typer.Option(help="How fast each drive brings returning replicas up to date, per second.", metavar="SIZE"),
+    ] = "200m",
     insecure: Insecure = False,
     json: Json = False,
     watch_stdin: WatchStdin = False,
@@ -126,6 +130,7 @@ def chunkserver(
         host=host,
         insecure=insecure,
         engine=engine,
+        resync_bytes_per_s=size(resync_rate),
     )
 
     def changed(worker: WorkerState) -> None:
