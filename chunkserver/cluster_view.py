@@ -21,7 +21,7 @@ from esker.wire.types import Routing, Worker
 log = get_logger("chunkserver.cluster")
 
 ROUTING_STATE = "routing"
-EPOCH_STATE = "version-epoch"
+LIFE_STATE = "life"
 Dispatch = Callable[[ChainReplica, Event], None]
 
 
@@ -47,16 +47,16 @@ class ClusterView:
         self.spaces = Spaces()
         self._workers: dict[str, Worker] = {}
         self._links: dict[str, Link] = {}
-        self.life = self._next_epoch()
+        self.life = self._next_life()
         """Of this worker: above those of its earlier ones."""
         self._failed = ""
 
-    def _next_epoch(self) -> int:
+    def _next_life(self) -> int:
         """This life's number, above all earlier ones."""
-        kept = self._store.state_get(EPOCH_STATE)
-        epoch = (int.from_bytes(kept, "little") if kept else 0) + 1
-        self._store.state_put(EPOCH_STATE, epoch.to_bytes(8, "little"), self._kept, EPOCH_STATE)
-        return epoch
+        kept = self._store.state_get(LIFE_STATE)
+        life = (int.from_bytes(kept, "little") if kept else 0) + 1
+        self._store.state_put(LIFE_STATE, life.to_bytes(8, "little"), self._kept, LIFE_STATE)
+        return life
 
     def _kept(self, name: str, status: Status) -> None:
         if status is not Status.OK:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from esker.craq.replica import CHAIN_VERSION_SHIFT
 from esker.wire.checksum import checksums
 from esker.wire.errors import RequestFailed
 from esker.wire.limits import ALIGN_BYTES, KIB, MIB
@@ -19,8 +20,8 @@ from ..waiting import until
 from .drives import ServedDrive, served
 from .raw_client import SPACE, RawClient, content, create_body, create_rows_of, create_statuses, object_of
 
-EPOCH = 1 << 40
-"""Versions of a drive's first life begin here."""
+FIRST_VERSION = 1 << CHAIN_VERSION_SHIFT
+"""Drawn first in version 1 of a chain."""
 
 
 @pytest.fixture
@@ -57,7 +58,7 @@ async def test_versions_are_the_heads_and_grow(client: RawClient) -> None:
         _, answer = client.start(Method.CREATE, create_body({number: b"x"}), [memoryview(b"x")])
         await answer.wait()
         versions.append(create_rows_of(answer)[0][2])
-    assert versions == [EPOCH, EPOCH + 1, EPOCH + 2]
+    assert versions == [FIRST_VERSION, FIRST_VERSION + 1, FIRST_VERSION + 2]
 
 
 @pytest.mark.parametrize("tcp", [False, True])
@@ -227,9 +228,9 @@ async def test_removal_is_conditional_and_gives_the_room_back(drive: ServedDrive
     empty_bytes = drive.store.used_bytes
     assert (await client.create({1: content(1)}, put_id=put_id))[1] is Status.OK
     assert await client.remove(1, put_id=bytes(15) + b"x") is Status.CONDITION
-    assert await client.remove(1, version=EPOCH + 9) is Status.CONDITION
+    assert await client.remove(1, version=FIRST_VERSION + 9) is Status.CONDITION
     assert await client.read_one(1) == content(1)
-    assert await client.remove(1, version=EPOCH, put_id=put_id) is Status.OK
+    assert await client.remove(1, version=FIRST_VERSION, put_id=put_id) is Status.OK
     assert await client.remove(1) is Status.NOT_FOUND
     assert await client.read_one(1) is Status.NOT_FOUND
     assert [entry.created_ms > 0 for entry in drive.reports] == [True, False], "the catalog is told of both"

@@ -9,6 +9,7 @@ from collections.abc import Coroutine, Sequence
 from random import Random
 from typing import Any, TypeVar
 
+from esker.meta.chain_manager import ChainManager
 from esker.meta.presence import Presence
 from esker.meta.server import MetaService
 from esker.meta.store.base import KeyValue, Retry, Store
@@ -109,6 +110,7 @@ class Machine:
         self.chance = chance
         self.service: MetaService | None = None
         self.presence: Presence | None = None
+        self.chains: ChainManager | None = None
         self.connected = asyncio.Event()
         self.running = asyncio.Event()
         self.connected.set()
@@ -152,11 +154,23 @@ class Machine:
         self.store = FarStore(self, self._shared)
         self.presence = Presence(self.store, incarnation, clock=self.clock, sleep=self.sleep)
         self.service = MetaService(self.store, self.presence, self._link, probe=dead, clock=self.clock)
+        self.chains = ChainManager(
+            self.store,
+            self.presence.manager,
+            self.presence.routing,
+            self.service.heartbeats,
+            clock=self.clock,
+            sleep=self.sleep,
+        )
         await self.presence.start(self.address)
+        self.chains.start()
 
     async def kill(self) -> None:
         """kill -9: nothing is given up or withdrawn."""
         presence, self.presence, self.service = self.presence, None, None
+        chains, self.chains = self.chains, None
+        if chains is not None:
+            await chains.aclose()
         tasks = [*self._calls, *(presence._tasks if presence is not None else [])]
         for task in tasks:
             task.cancel()

@@ -2,7 +2,8 @@
 
 At every moment at most one of them takes itself for the manager. What managers write comes in the order of their
 terms, and so do the heartbeats that they acknowledge. While one server is healthy requests are answered within their
-budget. When the storm is over there is a manager again, and the cluster map has every server.
+budget. A worker that lives and speaks is never taken for dead. When the storm is over there is a manager again, and the
+cluster map has every server.
 """
 
 import asyncio
@@ -13,14 +14,19 @@ from typing import Any
 import pytest
 
 from esker.craq.lease import DEATHS_FROM_S, TAKEOVER_S
+from esker.meta import keys
 from esker.meta.cluster import found_cluster, join
 from esker.meta.manager import NotManager
+from esker.meta.records import pack
 from esker.meta.registry import SERVER_LIFE_S
+from esker.meta.routing import bump_version
 from esker.meta.store.base import Transaction
 from esker.meta.store.errors import StoreError
 from esker.meta.store.memory import MemoryStore
+from esker.wire.errors import RequestFailed
 from esker.wire.limits import CLOCK_SKEW
 from esker.wire.messages import ClusterStatus, GetRouting, Heartbeat
+from esker.wire.types import Chain, Replica
 
 from . import virtual_time
 from .conftest import cluster_record, dead, worker
@@ -30,6 +36,12 @@ STORM_S = 60.0
 CALM_S = 8.0 + TAKEOVER_S + DEATHS_FROM_S + SERVER_LIFE_S
 CALL_BUDGET_S = 2.0
 LOG = b"\x7f"
+CHAIN = Chain(1, 1, (Replica("d0", incarnation="first"),), 1)
+
+
+async def _make_chain(transaction: Transaction) -> None:
+    transaction.set(keys.chain(CHAIN.chain_id), pack(CHAIN))
+    bump_version(transaction)
 
 
 class World:
@@ -46,6 +58,7 @@ class World:
         self.store.retry.clock = self.store.clock = loop.time
         await found_cluster(self.store, cluster_record(1, 1), any_id=True)
         await join(self.store, worker(0), dead)
+        await self.store.run(_make_chain, what="test")
         link = Link()
         rates = [1 - CLOCK_SKEW / 2.1, 1.0, 1 + CLOCK_SKEW / 2.1]
         self.machines = [
@@ -56,6 +69,7 @@ class World:
         for machine in self.machines:
             await machine.start()
         tasks = [asyncio.ensure_future(each()) for each in (self._watch, self._beat, self._ask, self._act)]
+        tasks += [asyncio.ensure_future(self._speak(machine)) for machine in self.machines]
         storm = asyncio.ensure_future(self._storm())
         await asyncio.sleep(STORM_S)
         self.stormy = False
@@ -70,6 +84,7 @@ class World:
                 raise AssertionError("a part of the simulation ended") from result
         await self._check_the_end()
         for machine in self.machines:
+            await machine.chains.aclose()
             await machine.presence.aclose()
         assert not any(machine.term for machine in self.machines)
         await asyncio.gather(*(machine.store.aclose() for machine in self.machines))
@@ -100,6 +115,13 @@ class World:
                 except (TimeoutError, StoreError, ConnectionResetError):
                     pass
             await asyncio.sleep(0.05)
+
+    async def _speak(self, machine: Machine) -> None:
+        """The same worker's steady heartbeats, by way of each server."""
+        while True:
+            await asyncio.sleep(0.5)
+            if machine.service is not None:
+                await self._quietly(lambda: machine.call(machine.service.heartbeat(Heartbeat("d0", "first", 0, 1, 2))))
 
     async def _ask(self) -> None:
         """A client that asks one server after the other, each for half of the time that is left."""
@@ -150,7 +172,7 @@ class World:
         try:
             async with asyncio.timeout(3):
                 await function()
-        except (StoreError, NotManager, TimeoutError):
+        except (StoreError, NotManager, TimeoutError, ConnectionResetError, RequestFailed):
             pass
 
     async def _storm(self) -> None:
@@ -193,6 +215,7 @@ class World:
             assert status.routing.meta_servers == tuple(machine.address for machine in self.machines)
             assert 0 <= status.workers[0].seconds_since_heartbeat < 5, "the manager knows, whoever was asked"
             assert (await machine.service.routing(GetRouting(0))).routing == status.routing
+            assert status.routing.chains == (CHAIN,), "its worker lived and spoke all the while"
         assert self.terms_acknowledged == sorted(self.terms_acknowledged)
         assert self.terms_acknowledged[-1] == manager.term
         rows = await self.store.run(lambda transaction: transaction.get_range(LOG, b"\x80"), what="read")

@@ -137,6 +137,7 @@ class Simulation:
             if node.machine is None:
                 node.start()
         end_s = self.now_s + CALM_S
+        self._drain()
         while not self._settled():
             if self.now_s > end_s:
                 self.fail(f"the chain does not recover: {self.manager.chain}")
