@@ -17,6 +17,8 @@ from esker.wire.limits import KIB, MIB
 from esker.wire.messages import CatalogEntry, CatalogList, CatalogListReply, Method
 from esker.wire.meta_client import MetaClient, parse_addresses
 
+from ..waiting import until
+
 SINGLE = Geometry(block_bytes_max=16 * KIB)
 STRIPED = Geometry(block_bytes_max=64 * KIB, stripe_unit_bytes=16 * KIB)
 CAPACITY_BYTES = 64 * MIB
@@ -67,6 +69,15 @@ async def put_all(client: KVCacheClient, values: dict[int, bytes], **others: obj
     keys = [key_of(number) for number in values]
     results = await client.put(keys, list(values.values()), **others)  # type: ignore[arg-type]
     return {number: result.status for number, result in zip(values, results, strict=True)}
+
+
+async def put_through(client: KVCacheClient, values: dict[int, bytes]) -> None:
+    """Puts these blocks until all are there, as whoever cannot do without them would."""
+
+    async def put() -> bool:
+        return set((await put_all(client, values)).values()) <= {Status.OK, Status.EXISTS}
+
+    await until(put, "the puts got through")
 
 
 async def view(cluster: DevCluster) -> ClusterView:
