@@ -35,6 +35,8 @@ class World(Protocol):
     factory: Factory
     faults: bool
     steps: "list[tuple[Node, str, Callable[[], None]]]"
+    now_s: float
+    timers: "list[tuple[float, Node, Callable[[], None]]]"
     nodes: "dict[str, Node]"
 
     def next_op(self) -> int: ...
@@ -195,6 +197,16 @@ class Node:
                     self.handle(happened)
 
         self._world.steps.append((self, what, run))
+
+    def after(self, delay_s: float, run: Callable[[], None]) -> None:
+        """Has `run` called when so much time has passed, if this life lasts until then."""
+        life = self.lives
+
+        def in_this_life() -> None:
+            if self.lives == life:
+                run()
+
+        self._world.timers.append((self._world.now_s + delay_s, self, in_this_life))
 
     def arrive(self, event: Any, answer: Answered) -> None:
         op = self._world.next_op()

@@ -6,7 +6,8 @@ from typing import Any, Protocol
 from esker.craq import messages as craq
 from esker.wire.status import Status
 
-TRIES_MAX = 40
+RETRY_S = 0.1
+TRIES_MAX = 50
 SETTLED = (Status.OK, Status.EXISTS, Status.CHECKSUM)
 
 
@@ -21,6 +22,8 @@ class SyncedNode(Protocol):
     def ready(self, version: int) -> bool: ...
 
     def later(self, what: str, event: Callable[[], None]) -> None: ...
+
+    def after(self, delay_s: float, run: Callable[[], None]) -> None: ...
 
     def arrive(self, event: Any, answer: Callable[[Status, craq.Stored | None], None]) -> None: ...
 
@@ -66,7 +69,7 @@ class Resync:
         if self._tries > TRIES_MAX:
             self.stalled = True
         else:
-            self._then(what, step)
+            self._node.after(RETRY_S, lambda: self._then(what, step))
 
     def _sync(self, chunk: bytes) -> None:
         if self._node.machine is not None:

@@ -71,6 +71,7 @@ class Simulation:
         self.faults = True
         self.now_s = 0.0
         self.steps: list[tuple[Node, str, Callable[[], None]]] = []
+        self.timers: list[tuple[float, Node, Callable[[], None]]] = []
         self.requests: list[Request] = []
         self.cut: set[str] = set()
         """Drives whose workers the manager does not hear."""
@@ -178,6 +179,10 @@ class Simulation:
             self._deliver()
 
     def _timers(self) -> None:
+        due = [timer for timer in self.timers if timer[0] <= self.now_s and not timer[1].frozen]
+        self.timers = [timer for timer in self.timers if timer not in due]
+        for _, _, run in due:
+            run()
         for drive, node in self.nodes.items():
             if self.now_s >= self._beats[drive] and node.machine is not None and not node.frozen:
                 self._beats[drive] = self.now_s + HEARTBEAT_INTERVAL_S * (0.9 + 0.2 * self.random.random())
