@@ -248,15 +248,19 @@ class AdmitsWithoutResync(Manager):
 
 
 class _BelievesOldReports(ChainDecisions):
+    def __init__(self) -> None:
+        super().__init__()
+        self._once: set[str] = set()
+
     def _resynced(self, chain: Chain, syncing: Replica, targets: dict[str, Target], now_s: float) -> LocalState:
-        serving = [replica for replica in chain.replicas if replica.state is TargetState.SERVING]
-        sight = self._sightings.of(serving[-1].drive_id) if serving else None
-        beat = sight.heartbeat if sight is not None else None
-        return LocalState.UP_TO_DATE if beat is not None and beat.synced else LocalState.ONLINE
+        state = super()._resynced(chain, syncing, targets, now_s)
+        if state is LocalState.UP_TO_DATE:
+            self._once.add(syncing.drive_id)
+        return LocalState.UP_TO_DATE if syncing.drive_id in self._once else state
 
 
 class BelievesReportsOfOtherVersions(Manager):
-    """Takes a resync for complete whose chain has changed since."""
+    """Takes a drive for up to date that once was, in an earlier version of the chain."""
 
     decisions_type = _BelievesOldReports
 
