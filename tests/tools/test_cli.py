@@ -76,6 +76,25 @@ assert not {"numpy", "torch"} & set(sys.modules), "heavy modules are loaded"
     subprocess.run([sys.executable, "-c", script], check=True, timeout=TIMEOUT_S)
 
 
+def test_ctrl_c_while_modules_load_ends_it_quietly() -> None:
+    script = """
+import os, signal, sys
+
+class Interrupted:
+    def find_spec(self, name, path=None, target=None):
+        if name == "typer":
+            os.kill(os.getpid(), signal.SIGINT)
+        return None
+
+sys.meta_path.insert(0, Interrupted())
+sys.argv = ["esker", "version"]
+from esker.__main__ import main
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=TIMEOUT_S)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
+
+
 def test_version_is_the_packages() -> None:
     from esker import __version__
 

@@ -11,6 +11,8 @@ from rich.table import Table
 
 from esker.runtime.sizes import format_size
 
+PIPED_WIDTH = 100_000
+
 
 def print_json(value: Any) -> None:
     """One JSON object on one line of stdout."""
@@ -19,13 +21,17 @@ def print_json(value: Any) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str = "") -> None:
-    """Columns whose names begin with `#` hold numbers and are aligned to the right."""
+    """Columns whose names begin with `#` hold numbers and are aligned to the right.
+
+    Lines are folded to the terminal's width; where there is no terminal each row is one line.
+    """
     table = Table(title=title or None, title_justify="left", show_edge=False, pad_edge=False)
     for column in columns:
         table.add_column(column.lstrip("#"), justify="right" if column.startswith("#") else "left", overflow="fold")
     for row in rows:
         table.add_row(*(str(cell) for cell in row))
-    Console(file=sys.stdout, highlight=False, markup=False).print(table)
+    width = None if sys.stdout.isatty() else PIPED_WIDTH
+    Console(file=sys.stdout, highlight=False, markup=False, width=width).print(table)
 
 
 def print_line(text: str) -> None:
