@@ -32,6 +32,13 @@ class Method(IntEnum):
     SCAN = 24
     REPORT_BLOCKS = 25
     CATALOG_CHECKED = 26
+    WRITE = 32
+    READ_RANGE = 33
+    VERSION_QUERY = 34
+    UPDATE = 35
+    CHANNELS = 36
+    CHUNK_STAT = 37
+    SCAN_IMAGES = 38
     JOIN = 64
     HEARTBEAT = 65
     ROUTING = 66
