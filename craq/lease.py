@@ -4,6 +4,10 @@ Why two never hold the manager lease at once: its holder counts the lease from b
 began, so it ends at most `MANAGER_LEASE_S` after that renewal was committed. A standby takes over only after it has
 seen the record unchanged for that long, from a moment after it read it, stretched by the rate at which clocks may
 differ; and its transaction commits only if the record is still the one that it saw.
+
+Why no worker serves reads of mutable chunks after it was taken out: it counts its lease from before it sent the
+heartbeat that was acknowledged, the manager from when that heartbeat came, and adds a margin that is more than clocks
+may differ in that time.
 """
 
 from dataclasses import dataclass
@@ -19,6 +23,18 @@ DEATHS_FROM_S = (WORKER_LEASE_S + WORKER_LEASE_MARGIN_S) * (1 + CLOCK_SKEW)
 def held_until(begun_s: float) -> float:
     """When a lease ends whose renewal was committed by a transaction that began no earlier than `begun_s`."""
     return begun_s + MANAGER_LEASE_S
+
+
+def worker_held_until(sent_s: float) -> float:
+    """When a worker's lease ends, on its own clock, whose acknowledged heartbeat was sent no earlier than `sent_s`."""
+    return sent_s + WORKER_LEASE_S
+
+
+def worker_lease_over(acknowledged_s: float, now_s: float) -> bool:
+    """Whether the leases of all heartbeats that were acknowledged until `acknowledged_s`, on the manager's clock, have
+    surely ended.
+    """
+    return now_s - acknowledged_s >= WORKER_LEASE_S + WORKER_LEASE_MARGIN_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,3 +60,8 @@ def may_take_over(seen: Sighting, now_s: float) -> bool:
 def may_declare_dead(manager_since_s: float, now_s: float) -> bool:
     """Whether a manager of that age may take silence for death."""
     return now_s - manager_since_s >= DEATHS_FROM_S
+
+
+assert WORKER_LEASE_S * (1 + CLOCK_SKEW) <= (WORKER_LEASE_S + WORKER_LEASE_MARGIN_S) * (1 - CLOCK_SKEW), (
+    "the margin must be more than the clocks of a worker and of the manager may differ while a lease runs"
+)
