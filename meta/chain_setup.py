@@ -17,6 +17,8 @@ from esker.wire.placement import build_slot_table
 from esker.wire.types import Chain, ChainTable, Replica, Worker
 
 TABLE_ID = 1
+CACHE_TABLE_ID = 2
+"""Of the chains of one replica, made when they are first asked for (`cache_table.py`)."""
 SETUP_TIMEOUT_S = 30.0
 
 
@@ -43,11 +45,7 @@ class ChainSetup:
         lives = {worker.drive_id: worker.incarnation for worker in workers}
         for chain in chains:
             transaction.set(keys.chain(chain.chain_id), pack(_in_these_lives(chain, lives)))
-        transaction.set(keys.table(table.table_id, table.version), pack(table))
-        half_bytes = len(slots) // keys.PLACEMENT_PARTS
-        for part in range(keys.PLACEMENT_PARTS):
-            key = keys.placement(table.table_id, table.version, part)
-            transaction.set(key, slots[part * half_bytes : (part + 1) * half_bytes])
+        write_table(transaction, table, slots)
         bump_version(transaction)
         return True
 
@@ -57,6 +55,15 @@ class ChainSetup:
             chains, table, slots = await asyncio.to_thread(_make, sites, replicas)
             self._planned = (sites, replicas, chains, table, slots)
         return self._planned[2:]
+
+
+def write_table(transaction: Transaction, table: ChainTable, slots: bytes) -> None:
+    """Store a version of a chain table with its slot table."""
+    transaction.set(keys.table(table.table_id, table.version), pack(table))
+    half_bytes = len(slots) // keys.PLACEMENT_PARTS
+    for part in range(keys.PLACEMENT_PARTS):
+        key = keys.placement(table.table_id, table.version, part)
+        transaction.set(key, slots[part * half_bytes : (part + 1) * half_bytes])
 
 
 def _in_these_lives(chain: Chain, lives: dict[str, str]) -> Chain:

@@ -1,9 +1,15 @@
-"""KV namespaces: opened by name with a geometry, made on first use, refused to a client whose geometry differs."""
+"""KV namespaces: opened by name with a geometry and a mode, made on first use, refused to a client whose own differ.
+
+A namespace is laid out over one version of its mode's chain table; after an expansion also over older ones, in which
+blocks may still be found.
+"""
 
 import re
 from collections.abc import Callable
 
 from esker.meta import keys
+from esker.meta.cache_table import CacheTable, newest_table
+from esker.meta.chain_setup import TABLE_ID
 from esker.meta.heartbeats import missing_drives
 from esker.meta.records import pack, unpack
 from esker.meta.routing import read_all, read_placement, read_routing
@@ -11,7 +17,7 @@ from esker.meta.store.base import Store, Transaction
 from esker.wire.errors import RequestFailed
 from esker.wire.messages import NamespaceListReply, NamespaceOpen, NamespaceReply
 from esker.wire.status import Status
-from esker.wire.types import NAME_CHARS_MAX, Geometry, Namespace
+from esker.wire.types import NAME_CHARS_MAX, Geometry, Namespace, NamespaceMode
 
 SALT_BYTES = 32
 NAMESPACE_ID_MAX = 2**32 - 1
@@ -38,12 +44,16 @@ def differences(has: Geometry, asked: Geometry) -> str:
 
 
 async def open_namespace(
-    store: Store, request: NamespaceOpen, random_bytes: Callable[[int], bytes]
+    store: Store,
+    request: NamespaceOpen,
+    random_bytes: Callable[[int], bytes],
+    cache_table: CacheTable | None = None,
 ) -> tuple[NamespaceReply, bool]:
-    """The namespace of that name with its slot table, and whether it was made just now.
+    """The namespace of that name with its slot tables, and whether it was made just now.
 
     `random_bytes` gives the salt of a new one. Raises `RequestFailed`: BAD_REQUEST (name or geometry out of range),
-    GEOMETRY (it exists with another), NOT_FOUND (absent and not to be made), NOT_READY (the cluster has no chains yet).
+    GEOMETRY (it exists with another geometry or mode), NOT_FOUND (absent and not to be made), NOT_READY (the cluster
+    has no chains yet).
     """
     check_name(request.name)
     try:
@@ -58,11 +68,18 @@ async def open_namespace(
         if namespace is None:
             if not request.create:
                 raise RequestFailed(Status.NOT_FOUND, f"there is no namespace {request.name!r}")
-            namespace = await _create(transaction, request.name, geometry, salt)
+            namespace = await _create(transaction, request, geometry, salt, cache_table or CacheTable())
+        elif namespace.mode is not request.mode:
+            raise RequestFailed(
+                Status.GEOMETRY,
+                f"namespace {request.name!r} has mode {namespace.mode.value!r}, you asked {request.mode.value!r}; "
+                "a namespace keeps the mode that it was made with",
+            )
         elif different := differences(namespace.geometry, geometry):
             raise RequestFailed(Status.GEOMETRY, f"namespace {request.name!r} has another geometry: {different}")
-        slots = await read_placement(transaction, namespace.table_id, namespace.table_version)
-        return NamespaceReply(namespace, slots), made
+        versions = (namespace.table_version, *namespace.older_versions)
+        slots, *older = [await read_placement(transaction, namespace.table_id, version) for version in versions]
+        return NamespaceReply(namespace, slots, tuple(older)), made
 
     return await store.run(body, what=f"opening namespace {request.name}")
 
@@ -86,17 +103,21 @@ async def _find(transaction: Transaction, name: str) -> Namespace | None:
     return unpack(Namespace, key, stored)
 
 
-async def _create(transaction: Transaction, name: str, geometry: Geometry, salt: bytes) -> Namespace:
+async def _create(
+    transaction: Transaction, request: NamespaceOpen, geometry: Geometry, salt: bytes, cache_table: CacheTable
+) -> Namespace:
     routing = await read_routing(transaction)
-    if not routing.tables:
+    table = newest_table(routing, TABLE_ID)
+    if table is None:
         raise RequestFailed(Status.NOT_READY, f"the cluster has no chains yet: {missing_drives(routing)}")
-    table = routing.tables[-1]
+    if request.mode is NamespaceMode.CACHE:
+        table = await cache_table.ensure(transaction, routing)
     last_id = int.from_bytes(await transaction.get(keys.NAMESPACE_LAST) or b"", "little")
     if last_id >= NAMESPACE_ID_MAX:
         raise RequestFailed(Status.NO_SPACE, "all namespace ids have been used")
-    namespace = Namespace(last_id + 1, name, geometry, salt, table.table_id, table.version)
+    namespace = Namespace(last_id + 1, request.name, geometry, salt, table.table_id, table.version, mode=request.mode)
     stored_id = namespace.namespace_id.to_bytes(4, "little")
     transaction.set(keys.NAMESPACE_LAST, stored_id)
-    transaction.set(keys.namespace_name(name), stored_id)
+    transaction.set(keys.namespace_name(request.name), stored_id)
     transaction.set(keys.namespace(namespace.namespace_id), pack(namespace))
     return namespace

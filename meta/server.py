@@ -13,6 +13,7 @@ from typing import TypeVar
 import msgspec
 
 from esker.meta.admin import AdminService
+from esker.meta.cache_table import CacheTable
 from esker.meta.catalog import Catalog
 from esker.meta.chain_setup import ChainSetup
 from esker.meta.cluster import Probe, join
@@ -83,6 +84,7 @@ class MetaService:
         self._random_bytes = random_bytes
         self._routing = presence.routing
         self._chain_setup = ChainSetup(store)
+        self._cache_table = CacheTable()
         self.heartbeats = Heartbeats()
         """What the workers last said of themselves, to this server."""
         self._catalog = Catalog(store)
@@ -143,8 +145,9 @@ class MetaService:
 
     async def namespace_open(self, request: NamespaceOpen) -> NamespaceReply:
         """See `namespaces.open_namespace`."""
-        reply, made = await open_namespace(self._store, request, self._random_bytes)
+        reply, made = await open_namespace(self._store, request, self._random_bytes, self._cache_table)
         if made:
+            await self._routing.newest()  # it may have been the first of its mode, with chains made for it
             log.info("made a namespace", name=request.name, id=reply.namespace.namespace_id)
         return reply
 

@@ -10,7 +10,7 @@ from enum import IntEnum
 
 import msgspec
 
-from esker.wire.types import Geometry, Namespace, Routing, Worker
+from esker.wire.types import Geometry, Namespace, NamespaceMode, Routing, Worker
 
 PROTOCOL_VERSION = 1
 
@@ -259,13 +259,27 @@ class Heartbeat(Message, frozen=True):
     """
     stalled: tuple[tuple[int, int], ...] = ()
     """Those in which the syncing replica does not get on and shall be dropped."""
+    number: int = 0
+    """Grows with each heartbeat of this life, so that one that comes late is known; 0: not told."""
+    term: int = 0
+    """Of the manager whose reply this worker got last; 0: of none yet."""
+    stopped: tuple[tuple[int, int], ...] = ()
+    """(chain id, chain version) that the last reply withheld: this worker's lease of them has ended."""
+    unreachable: tuple[str, ...] = ()
+    """Drives that this worker sends on to, and could not reach for a while."""
+    leaving: bool = False
+    """The last heartbeat of this life: it serves nothing any more."""
 
 
 class HeartbeatReply(Message, frozen=True):
     routing: Routing | None
     """The new routing, where the worker's is old."""
     term: int = 0
-    """Of the manager that acknowledges it; 0: it reached no manager."""
+    """Of the manager that acknowledges it, which renews the worker's lease; 0: no manager did."""
+    withheld: tuple[tuple[int, int], ...] = ()
+    """(chain id, chain version) for which the lease is not renewed, and ends at once: the manager is about to take
+    SERVING from this worker there.
+    """
 
 
 class GetRouting(Message, frozen=True):
@@ -284,12 +298,15 @@ class NamespaceOpen(Message, frozen=True):
     name: str
     geometry: Geometry
     create: bool = True
+    mode: NamespaceMode = NamespaceMode.REPLICATED
 
 
 class NamespaceReply(Message, frozen=True):
     namespace: Namespace
     placement: bytes
     """Slot table of its chain-table version: 65,536 u16 little-endian indexes into the table's chain list."""
+    older: tuple[bytes, ...] = ()
+    """Slot tables of its older versions, in their order."""
 
 
 class NamespaceList(Message, frozen=True):

@@ -62,6 +62,26 @@ class Chain(msgspec.Struct, frozen=True):
     min_replicas: int = 1
 
 
+class ChainGoal(msgspec.Struct, frozen=True):
+    """The drives that a chain shall have. The manager takes it there step by step, and drops the goal at the end."""
+
+    chain_id: int
+    drives: tuple[str, ...]
+    added: tuple[str, ...] = ()
+    """Those of `drives` that take the place of others: each has to serve before one of the others is taken out."""
+    fresh: bool = False
+    """The chain only caches: where nobody is left who has its blocks, it begins anew, empty."""
+
+
+class Leaving(msgspec.Struct, frozen=True):
+    """A drive that is being emptied, and gets no chains any more."""
+
+    drive_id: str
+    since_ms: int
+    replaced_by: str = ""
+    """The drive that takes over its chains; then it is forgotten once it is in none. Empty: it is drained."""
+
+
 class ChainTable(msgspec.Struct, frozen=True):
     """A versioned, ordered list of chains with weights, that placement spreads over."""
 
@@ -89,6 +109,9 @@ class Routing(msgspec.Struct, frozen=True):
     """Ids of the namespaces that there were then. Others up to `namespace_last` have been removed, each with a new
     version of the map.
     """
+    goals: tuple[ChainGoal, ...] = ()
+    """Of the chains whose drives are being changed."""
+    leaving: tuple[Leaving, ...] = ()
 
 
 class Geometry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -135,8 +158,17 @@ class Geometry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return msgspec.structs.replace(self, stripe_unit_bytes=unit)
 
 
+class NamespaceMode(StrEnum):
+    """How a namespace's blocks are kept; fixed when it is made."""
+
+    REPLICATED = "replicated"
+    """On as many drives as the chain table says. What was acknowledged outlives a drive."""
+    CACHE = "cache"
+    """On one drive each. A dead drive's keys go to the other drives until it is back; its blocks are misses."""
+
+
 class Namespace(msgspec.Struct, frozen=True):
-    """A KV keyspace: id, geometry, secret salt of its object ids, and the chain-table version it is laid out over."""
+    """A KV keyspace: id, geometry, secret salt of its object ids, and the chain-table versions it is laid out over."""
 
     namespace_id: int
     name: str
@@ -144,7 +176,12 @@ class Namespace(msgspec.Struct, frozen=True):
     salt: bytes
     table_id: int
     table_version: int
+    """Where blocks are put."""
     layout_epoch: int = 1
+    """Counts changes of the table versions."""
+    older_versions: tuple[int, ...] = ()
+    """Versions of the table that may still hold blocks, the newest first."""
+    mode: NamespaceMode = NamespaceMode.REPLICATED
 
 
 STRIPE_UNIT_DEFAULT_BYTES = 1 << 20

@@ -3,16 +3,22 @@
 import asyncio
 from random import Random
 
+import msgspec
 import pytest
 
+from esker.meta import keys
+from esker.meta.chain_setup import write_table
 from esker.meta.cluster import found_cluster, join
 from esker.meta.namespaces import list_namespaces, open_namespace
-from esker.meta.store.base import Store
+from esker.meta.records import pack
+from esker.meta.routing import RoutingCache
+from esker.meta.store.base import Store, Transaction
 from esker.wire.errors import RequestFailed
 from esker.wire.limits import PLACEMENT_SLOTS
 from esker.wire.messages import NamespaceOpen, NamespaceReply
+from esker.wire.placement import build_slot_table
 from esker.wire.status import Status
-from esker.wire.types import Geometry
+from esker.wire.types import ChainTable, Geometry, NamespaceMode, TargetState
 
 from .conftest import cluster_record, dead, worker
 
@@ -20,8 +26,14 @@ GEOMETRY = Geometry(block_bytes_max=655360, block_tokens=16, model="llama", dtyp
 random_bytes = Random(3).randbytes
 
 
-async def opened(store: Store, name: str = "kv", geometry: Geometry = GEOMETRY, create: bool = True) -> NamespaceReply:
-    reply, _ = await open_namespace(store, NamespaceOpen(name, geometry, create), random_bytes)
+async def opened(
+    store: Store,
+    name: str = "kv",
+    geometry: Geometry = GEOMETRY,
+    create: bool = True,
+    mode: NamespaceMode = NamespaceMode.REPLICATED,
+) -> NamespaceReply:
+    reply, _ = await open_namespace(store, NamespaceOpen(name, geometry, create, mode), random_bytes)
     return reply
 
 
@@ -61,6 +73,67 @@ async def test_another_geometry_is_refused_with_both_values(ready_store: Store) 
         "namespace 'kv' has another geometry: block_bytes_max: namespace has 655360, you asked 1048576; "
         "stripe_unit_bytes: namespace has 655360, you asked 1048576; dtype: namespace has 'bf16', you asked ''"
     )
+
+
+async def test_another_mode_is_refused_with_both(ready_store: Store) -> None:
+    await opened(ready_store)
+    await opened(ready_store, "cached", mode=NamespaceMode.CACHE)
+    for name, asked, message in (
+        ("kv", NamespaceMode.CACHE, "namespace 'kv' has mode 'replicated', you asked 'cache'"),
+        ("cached", NamespaceMode.REPLICATED, "namespace 'cached' has mode 'cache', you asked 'replicated'"),
+    ):
+        with pytest.raises(RequestFailed, match=message) as caught:
+            await opened(ready_store, name, mode=asked)
+        assert caught.value.status == Status.GEOMETRY
+
+
+async def test_the_first_namespace_of_mode_cache_brings_a_chain_on_every_drive(ready_store: Store) -> None:
+    await opened(ready_store)
+    cache = RoutingCache(ready_store)
+    before = await cache.newest()
+    first = await opened(ready_store, "a", mode=NamespaceMode.CACHE)
+    after = await cache.newest()
+    assert after.version > before.version, "workers and clients are told"
+    assert after.chains[: len(before.chains)] == before.chains
+    table = after.tables[-1]
+    assert (table.table_id, table.version) == (first.namespace.table_id, first.namespace.table_version) == (2, 1)
+    made = after.chains[len(before.chains) :]
+    assert tuple(chain.chain_id for chain in made) == table.chain_ids
+    assert sorted(replica.drive_id for chain in made for replica in chain.replicas) == ["d0", "d1", "d2", "d3"]
+    assert {(replica.state, replica.incarnation) for chain in made for replica in chain.replicas} == {
+        (TargetState.SERVING, "first")
+    }
+    assert {chain.min_replicas for chain in made} == {1}
+    assert table.weights == (100 * 1024,) * 4
+    assert first.placement == build_slot_table(table.chain_ids, table.weights)
+
+    second = await opened(ready_store, "b", mode=NamespaceMode.CACHE)
+    assert (await cache.newest()).tables == after.tables, "it is made once"
+    assert second.placement == first.placement
+    assert (await opened(ready_store, "c")).namespace.table_id == 1
+
+
+async def test_two_first_namespaces_of_mode_cache_that_race(ready_store: Store) -> None:
+    replies = await asyncio.gather(*(opened(ready_store, name, mode=NamespaceMode.CACHE) for name in ("a", "b")))
+    assert {reply.namespace.table_version for reply in replies} == {1}
+    assert len((await RoutingCache(ready_store).newest()).tables) == 2
+
+
+async def test_older_versions_come_with_their_slot_tables(ready_store: Store) -> None:
+    first = await opened(ready_store)
+    chain_ids = (await RoutingCache(ready_store).newest()).tables[-1].chain_ids
+    newer = build_slot_table(chain_ids[:3], [1, 1, 1])
+
+    async def expand(transaction: Transaction) -> None:
+        write_table(transaction, ChainTable(1, 2, chain_ids[:3], (1, 1, 1)), newer)
+        namespace = msgspec.structs.replace(first.namespace, table_version=2, older_versions=(1,), layout_epoch=2)
+        transaction.set(keys.namespace(1), pack(namespace))
+
+    await ready_store.run(expand, what="a newer version of the chain table")
+    again = await opened(ready_store)
+    assert (again.placement, again.older) == (newer, (first.placement,))
+    later = await opened(ready_store, "later")
+    assert (later.namespace.table_version, later.namespace.older_versions, later.older) == (2, (), ())
 
 
 async def test_absent_and_not_to_be_made(ready_store: Store) -> None:

@@ -44,7 +44,17 @@ from esker.wire.messages import (
     StatsReply,
     WorkerStatus,
 )
-from esker.wire.types import Chain, ChainTable, Geometry, Namespace, Replica, Routing, TargetState, Worker
+from esker.wire.types import (
+    Chain,
+    ChainTable,
+    Geometry,
+    Namespace,
+    NamespaceMode,
+    Replica,
+    Routing,
+    TargetState,
+    Worker,
+)
 
 WORKER = Worker("d1", "n1", "127.0.0.1", 7001, "/run/s", "boot", "life", 1 << 40)
 WORKER_VALUES = {
@@ -92,15 +102,17 @@ GEOMETRY_VALUES = {
     "layout": "layout",
     "rank_scheme": "tp8",
 }
-NAMESPACE = Namespace(9, "kv", GEOMETRY, b"salt", 1, 2, 3)
+NAMESPACE = Namespace(9, "kv", GEOMETRY, b"salt", 1, 4, 3, (2, 1), NamespaceMode.CACHE)
 NAMESPACE_VALUES = {
     "namespace_id": 9,
     "name": "kv",
     "geometry": GEOMETRY_VALUES,
     "salt": b"salt",
     "table_id": 1,
-    "table_version": 2,
+    "table_version": 4,
     "layout_epoch": 3,
+    "older_versions": [2, 1],
+    "mode": "cache",
 }
 ENTRY = CatalogEntry(9, b"o" * 16, b"key", 5000, 2, 123456, 77, 7)
 ENTRY_VALUES = [9, b"o" * 16, b"key", 5000, 2, 123456, 77, 7]
@@ -133,14 +145,16 @@ GOLDEN: list[tuple[Message, list[Any]]] = [
     (JoinReply(ROUTING), [ROUTING_VALUES]),
     (LAG, [1, 2, 3, 4]),
     (
-        Heartbeat("d1", "life", 5, 10, 20, (7,), True, LAG, ((7, 3),), ((8, 4), (9, 1))),
-        ["d1", "life", 5, 10, 20, [7], True, [1, 2, 3, 4], [[7, 3]], [[8, 4], [9, 1]]],
+        Heartbeat(
+            "d1", "life", 5, 10, 20, (7,), True, LAG, ((7, 3),), ((8, 4), (9, 1)), 12, 6, ((7, 2),), ("d2",), True
+        ),
+        ["d1", "life", 5, 10, 20, [7], True, [1, 2, 3, 4], [[7, 3]], [[8, 4], [9, 1]], 12, 6, [[7, 2]], ["d2"], True],
     ),
-    (HeartbeatReply(None, 6), [None, 6]),
+    (HeartbeatReply(None, 6, ((7, 2),)), [None, 6, [[7, 2]]]),
     (GetRouting(5), [5]),
     (RoutingReply(ROUTING), [ROUTING_VALUES]),
-    (NamespaceOpen("kv", GEOMETRY, False), ["kv", GEOMETRY_VALUES, False]),
-    (NamespaceReply(NAMESPACE, b"slots"), [NAMESPACE_VALUES, b"slots"]),
+    (NamespaceOpen("kv", GEOMETRY, False, NamespaceMode.CACHE), ["kv", GEOMETRY_VALUES, False, "cache"]),
+    (NamespaceReply(NAMESPACE, b"slots", (b"old", b"older")), [NAMESPACE_VALUES, b"slots", [b"old", b"older"]]),
     (NamespaceList(), []),
     (NamespaceListReply((NAMESPACE,)), [[NAMESPACE_VALUES]]),
     (ENTRY, ENTRY_VALUES),
