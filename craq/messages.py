@@ -64,6 +64,19 @@ class Sync(msgspec.Struct, frozen=True, gc=False):
     chunk: bytes
 
 
+class Repair(msgspec.Struct, frozen=True, gc=False):
+    """The copy here may be damaged: it shall be looked at, and replaced by another replica's if it is.
+
+    Answered with OK (it was replaced), EXISTS (it is whole), NOT_FOUND (nothing is here), CONDITION (it was damaged and
+    the only copy there could be: it has been removed), CHECKSUM (no other replica has it whole), UNAVAILABLE (some
+    other replica could not be asked), or why nothing could be done.
+    """
+
+    op: int
+    chain_version: int
+    chunk: bytes
+
+
 class Found(msgspec.Struct, frozen=True, gc=False):
     """Answers `Lookup`."""
 
@@ -112,10 +125,19 @@ class Forwarded(msgspec.Struct, frozen=True, gc=False):
 
 
 class Fetched(msgspec.Struct, frozen=True, gc=False):
-    """Answers `Fetch`: the successor's copy is in hand and verified, or not to be had."""
+    """Answers `Fetch` and `CopyFrom`: the other's copy is in hand and verified, or not to be had."""
 
     op: int
     stored: Stored | None
+    reached: bool = True
+    """With `stored` None: the other said that it has none, or gave one that does not verify."""
+
+
+class Verified(msgspec.Struct, frozen=True, gc=False):
+    """Answers `Verify`."""
+
+    op: int
+    whole: bool
 
 
 class Membership(msgspec.Struct, frozen=True, gc=False):
@@ -136,7 +158,7 @@ class DriveFailed(msgspec.Struct, frozen=True, gc=False):
     why: str
 
 
-Arrival = Create | Remove | Sync
+Arrival = Create | Remove | Sync | Repair
 """What begins an operation."""
 
 Event = (
@@ -144,6 +166,7 @@ Event = (
     | Create
     | Remove
     | Sync
+    | Repair
     | Found
     | Reserved
     | Written
@@ -151,6 +174,7 @@ Event = (
     | Removed
     | Forwarded
     | Fetched
+    | Verified
     | Membership
     | Expired
 )
@@ -211,6 +235,19 @@ class Fetch(msgspec.Struct, frozen=True, gc=False):
     successor: str
 
 
+class Verify(msgspec.Struct, frozen=True, gc=False):
+    """Read the copy stored here and compare it with its checksums; what fails is read once more."""
+
+    op: int
+
+
+class CopyFrom(msgspec.Struct, frozen=True, gc=False):
+    """Read this drive's copy, if its worker takes part in the same version of the chain. No room is taken for it."""
+
+    op: int
+    drive_id: str
+
+
 class RemoveLocal(msgspec.Struct, frozen=True, gc=False):
     """Remove the chunk here if it still has `version` (0: any), durably."""
 
@@ -232,4 +269,16 @@ class TargetOffline(msgspec.Struct, frozen=True, gc=False):
     why: str
 
 
-Effect = Lookup | Reserve | Write | Forward | ForwardRemove | Fetch | RemoveLocal | Answer | TargetOffline
+Effect = (
+    Lookup
+    | Reserve
+    | Write
+    | Forward
+    | ForwardRemove
+    | Fetch
+    | Verify
+    | CopyFrom
+    | RemoveLocal
+    | Answer
+    | TargetOffline
+)

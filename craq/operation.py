@@ -5,6 +5,10 @@ from enum import Enum, auto
 from esker.craq.messages import Arrival, Forwarded, Stored
 from esker.wire.status import Status
 
+ANY_VERSION = 0
+CONFIRMED = (Status.OK, Status.EXISTS)
+"""What a successor answers that has the same now."""
+
 
 class Step(Enum):
     """What a local copy is to an operation."""
@@ -18,9 +22,20 @@ class Step(Enum):
 
 
 class Operation:
-    """A create, a removal or a sync under way at this replica."""
+    """A create, a removal, a sync or a repair under way at this replica."""
 
-    __slots__ = ("created", "event", "expired", "forwarded", "local", "replacing", "status", "stored")
+    __slots__ = (
+        "created",
+        "event",
+        "expired",
+        "forwarded",
+        "local",
+        "replacing",
+        "sources",
+        "status",
+        "stored",
+        "unreached",
+    )
 
     def __init__(self, event: Arrival) -> None:
         self.event = event
@@ -35,3 +50,7 @@ class Operation:
         """The successor's answer; None while it is awaited."""
         self.status: Status | None = None
         """The answer to give once the local copy has been discarded."""
+        self.sources: list[str] = []
+        """Of a repair: drives whose copies have not been looked at yet, the next one last."""
+        self.unreached = False
+        """Of a repair: a drive could not be asked for its copy."""

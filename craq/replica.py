@@ -42,6 +42,7 @@ from esker.craq.messages import (
     Remove,
     Removed,
     RemoveLocal,
+    Repair,
     Reserve,
     Reserved,
     Stored,
@@ -51,15 +52,14 @@ from esker.craq.messages import (
     Write,
     Written,
 )
-from esker.craq.operation import Operation, Step
+from esker.craq.operation import ANY_VERSION, CONFIRMED, Operation, Step
 from esker.craq.place import place_of
+from esker.craq.upkeep import repair_step, sync_step
 from esker.wire.ids import NO_PUT_ID
 from esker.wire.status import Status
 from esker.wire.types import Chain, TargetState
 
 QUEUE_PER_CHUNK_MAX = 64
-ANY_VERSION = 0
-CONFIRMED = (Status.OK, Status.EXISTS)
 CHAIN_VERSION_SHIFT = 40
 """A chunk's version: chain version << 40 | how manieth that was drawn in it."""
 
@@ -119,7 +119,7 @@ class ChainReplica:
 
     def handle(self, event: Event) -> list[Effect]:
         """The one door: what `event` changes, and what is to be done about it, in order."""
-        if isinstance(event, (Create, Remove, Sync)):
+        if isinstance(event, (Create, Remove, Sync, Repair)):
             return self._arrived(event)
         if isinstance(event, Membership):
             return self._changed(event.chain)
@@ -137,7 +137,9 @@ class ChainReplica:
             return self._create(operation, operation.event, event)
         if isinstance(operation.event, Remove):
             return self._remove(operation, operation.event, event)
-        return self._sync(operation, operation.event, event)
+        if isinstance(operation.event, Sync):
+            return self._sync(operation, operation.event, event)
+        return self._repair(operation, operation.event, event)
 
     def _arrived(self, event: Arrival) -> list[Effect]:
         refused = self._refused(event)
@@ -163,6 +165,8 @@ class ChainReplica:
             return Status.UNAVAILABLE
         if isinstance(event, Sync):
             return None if self.place.replaces else Status.BAD_REQUEST
+        if isinstance(event, Repair):
+            return Status.UNAVAILABLE if self.syncing else None  # whoever brings it up to date replaces what differs
         if self.syncing:
             return None  # whoever sent it saw to it that enough others serve, or brings this one up to date
         if isinstance(event, Create) and event.replace:
@@ -326,34 +330,27 @@ class ChainReplica:
             effects.append(ForwardRemove(remove.op, self.successor, anything=self.place.replaces))
         return effects or self._answer(operation, Status.NOT_FOUND)
 
-    # Sync
+    # Sync and repair
 
     def _sync(self, operation: Operation, sync: Sync, event: Event) -> list[Effect]:
-        """Answers OK (the successor's was brought in line), EXISTS (it was), or why it could not be."""
         refused = self._refused(sync)
         if refused is not None:
             return self._answer(operation, refused)
         assert self.successor is not None, "else it would have been refused"
-        if isinstance(event, Unreadable) or (isinstance(event, Found) and event.damaged):
-            # What is here is lost; what the successor has may be the last good copy.
-            return self._answer(operation, Status.CHECKSUM)
-        if isinstance(event, Found):
+        return self._next(operation, sync_step(operation, sync, event, self.successor))
+
+    def _repair(self, operation: Operation, repair: Repair, event: Event) -> list[Effect]:
+        if isinstance(event, (Written, Removed)):
             operation.local = Step.DURABLE
-            operation.stored = event.stored
-            if event.stored is None:
-                return [ForwardRemove(sync.op, self.successor, anything=True)]
-            return [Forward(sync.op, self.successor, event.stored.version, event.stored.content, True, False)]
-        forwarded, stored = operation.forwarded, operation.stored
-        assert forwarded is not None, "nothing else is awaited"
-        if stored is None:
-            gone = forwarded.status in (Status.OK, Status.NOT_FOUND)
-            return self._answer(operation, Status.OK if gone else forwarded.status)
-        if operation.replacing or forwarded.status not in (Status.NOT_FOUND, Status.EXISTS_OTHER):
-            done = operation.replacing and forwarded.status in CONFIRMED
-            return self._answer(operation, Status.OK if done else forwarded.status)
-        operation.replacing = True
-        operation.forwarded = None
-        return [Forward(sync.op, self.successor, stored.version, stored.content, False, True, True)]
+            if event.failed and not event.no_space:
+                return self._go_offline(operation, "a repair could not be written")
+        refused = self._refused(repair) if operation.local is Step.NONE else None
+        if refused is not None:
+            return self._answer(operation, refused)
+        return self._next(operation, repair_step(operation, repair, event, self.chain, self._drive_id))
+
+    def _next(self, operation: Operation, step: list[Effect] | Status) -> list[Effect]:
+        return self._answer(operation, step) if isinstance(step, Status) else step
 
     # Ending
 
