@@ -88,7 +88,7 @@ class ClusterView:
         chains = tuple(chain for chain in routing.chains if any(each.drive_id == own_id for each in chain.replicas))
         near = {replica.drive_id for chain in chains for replica in chain.replicas}
         workers = tuple(worker for worker in routing.workers if worker.drive_id in near)
-        return msgspec.structs.replace(routing, chains=chains, workers=workers, tables=())
+        return msgspec.structs.replace(routing, chains=chains, workers=workers, tables=(), goals=(), leaving=())
 
     def _adopt(self, routing: Routing) -> None:
         self.routing = routing
@@ -99,9 +99,9 @@ class ClusterView:
                 link.try_at_once()
         own_id = self._own.drive_id
         for chain in routing.chains:
-            if all(replica.drive_id != own_id for replica in chain.replicas):
-                continue
             known = self.replicas.get(chain.chain_id)
+            if known is None and all(replica.drive_id != own_id for replica in chain.replicas):
+                continue  # One that this drive was taken out of goes on to be followed: late requests must be refused.
             if known is None:
                 known = self.replicas[chain.chain_id] = ChainReplica(chain, own_id, self._own.incarnation)
                 if self._failed:

@@ -14,10 +14,10 @@ import msgspec
 from esker.meta import keys
 from esker.meta.catalog import REPORT_PLACE
 from esker.meta.catalog_record import unpack_block
-from esker.meta.records import ClusterRecord, ManagerTerm, MetaServer, StoredRemoval, unpack
+from esker.meta.records import ClusterRecord, ManagerTerm, MetaServer, RemovedDrive, StoredRemoval, unpack
 from esker.meta.store.errors import StoreError, printable
 from esker.wire.errors import UserError
-from esker.wire.types import Chain, ChainTable, Namespace, Worker
+from esker.wire.types import Chain, ChainGoal, ChainTable, Leaving, Namespace, Worker
 
 VALUE_BYTES_SHOWN = 64
 Fields = dict[str, Any]
@@ -83,6 +83,9 @@ TABLES = (
     Table("meta-server", 0x07, (KeyField("address", _TEXT),), _struct(MetaServer)),
     Table("manager", 0x08, (), _struct(ManagerTerm)),
     Table("manager-beats", 0x09, (), _number(8)),
+    Table("chain-goal", 0x0A, (KeyField("chain_id", 4),), _struct(ChainGoal)),
+    Table("leaving", 0x0B, (KeyField("drive_id", _TEXT),), _struct(Leaving)),
+    Table("removed-drive", 0x0C, (KeyField("drive_id", _TEXT),), _struct(RemovedDrive)),
     Table("namespace", 0x10, (KeyField("namespace_id", 4),), _struct(Namespace)),
     Table("namespace-name", 0x11, (KeyField("name", _TEXT),), _number(4)),
     Table("namespace-last", 0x12, (), _number(4)),

@@ -1,15 +1,16 @@
 """Which chains the manager wants changed: from the cluster map, heartbeats and the time, without any I/O.
 
 Owns what is believed of drives and of resyncs, and for how long a replica whose resync came to nothing is left out.
-What follows for a chain is `craq/membership.py`'s.
+What follows for a chain is `craq/membership.py`'s; where nothing does, its goal is asked (`craq/goals.py`).
 """
 
 from collections.abc import Iterable, Sequence
 
+from esker.craq.goals import step_toward
 from esker.craq.membership import LocalState, Target, local_state, next_chain
 from esker.meta.heartbeats import Heartbeats
 from esker.meta.sightings import Sightings
-from esker.wire.types import Chain, Replica, Routing, TargetState
+from esker.wire.types import Chain, ChainGoal, Replica, Routing, TargetState
 
 STEPS_AT_ONCE = 8
 HOLD_MIN_S, HOLD_MAX_S = 5.0, 300.0
@@ -38,18 +39,20 @@ class ChainDecisions:
             self._index = _Index.of(routing)
         changes = []
         for chain in self._index.restless(self._sightings.troubled()):
-            following = self._settled(chain, now_s)
+            following = self._settled(chain, self._index.goals.get(chain.chain_id), now_s)
             if following is not chain:
                 changes.append((chain, following))
         return changes
 
-    def _settled(self, chain: Chain, now_s: float) -> Chain:
+    def _settled(self, chain: Chain, goal: ChainGoal | None, now_s: float) -> Chain:
         """The chain after as many steps as there are to take at this moment."""
         for _ in range(STEPS_AT_ONCE):
             targets = self._targets(chain, now_s)
             if not self._sightings.losses_are_sure(chain, targets):
                 break
             following = next_chain(chain, targets)
+            if following is chain and goal is not None:
+                following = step_toward(chain, goal, targets)
             if following is chain:
                 break
             chain = following
@@ -90,19 +93,28 @@ class ChainDecisions:
 class _Index:
     """Which chains of a cluster map have to be looked at."""
 
-    def __init__(self, version: int, unsettled: Sequence[Chain], by_drive: dict[str, list[Chain]]) -> None:
+    def __init__(
+        self,
+        version: int,
+        unsettled: Sequence[Chain],
+        by_drive: dict[str, list[Chain]],
+        goals: dict[int, ChainGoal],
+    ) -> None:
         self.version = version
+        self.goals = goals
+        """By chain id."""
         self._unsettled = unsettled
         self._by_drive = by_drive
 
     @classmethod
     def empty(cls) -> "_Index":
         """Of no map."""
-        return cls(-1, [], {})
+        return cls(-1, [], {}, {})
 
     @classmethod
     def of(cls, routing: Routing) -> "_Index":
         lives = {worker.drive_id: worker.incarnation for worker in routing.workers}
+        goals = {goal.chain_id: goal for goal in routing.goals}
         unsettled = []
         by_drive: dict[str, list[Chain]] = {}
         for chain in routing.chains:
@@ -111,9 +123,9 @@ class _Index:
                 by_drive.setdefault(replica.drive_id, []).append(chain)
                 serves = replica.state is TargetState.SERVING
                 settled = settled and serves and replica.incarnation == lives.get(replica.drive_id)
-            if not settled:
+            if not settled or chain.chain_id in goals:
                 unsettled.append(chain)
-        return cls(routing.version, unsettled, by_drive)
+        return cls(routing.version, unsettled, by_drive, goals)
 
     def restless(self, troubled: Iterable[str]) -> list[Chain]:
         """Chains in which something may have to change, given the drives that are in trouble."""

@@ -10,6 +10,9 @@
     07 address                                   metadata server there          (records.MetaServer)
     08                                           manager's term and name        (records.ManagerTerm)
     09                                           beats of the manager           u64 little-endian
+    0a chain id u32                              drives it shall have           (types.ChainGoal)
+    0b drive id                                  drive that is being emptied    (types.Leaving)
+    0c drive id                                  drive that was removed         (records.RemovedDrive)
     10 namespace id u32                          namespace                      (types.Namespace)
     11 name                                      namespace id                   u32 little-endian
     12                                           last namespace id              u32 little-endian
@@ -19,7 +22,7 @@
     22 drive id                                  last report taken of the drive (life u64, number u64, big-endian)
 
 Numbers in the key column are the first byte, in hexadecimal. Structs are encoded by `records.pack`. The slot table has
-128 KiB and a value at most 100 kB: hence two halves. Free for later tables: 0a-0f membership, 14-1f tenants and
+128 KiB and a value at most 100 kB: hence two halves. Free for later tables: 0d-0f membership, 14-1f tenants and
 tokens, 30-3f files. Nothing else in `meta/` may build a key.
 """
 
@@ -35,6 +38,9 @@ _META_SERVER = b"\x07"
 MANAGER = b"\x08"
 """Written only when the lease changes hands, so that the manager's transactions read it without conflicts."""
 MANAGER_BEATS = b"\x09"
+_CHAIN_GOAL = b"\x0a"
+_LEAVING = b"\x0b"
+_REMOVED_DRIVE = b"\x0c"
 _NAMESPACE = b"\x10"
 _NAMESPACE_NAME = b"\x11"
 NAMESPACE_LAST = b"\x12"
@@ -97,6 +103,36 @@ def meta_server(address: str) -> bytes:
 def meta_servers() -> KeyRange:
     """All metadata servers, by address."""
     return _whole(_META_SERVER)
+
+
+def chain_goal(chain_id: int) -> bytes:
+    """What a chain shall become."""
+    return _CHAIN_GOAL + _U32.pack(chain_id)
+
+
+def chain_goals() -> KeyRange:
+    """All goals, by chain id."""
+    return _whole(_CHAIN_GOAL)
+
+
+def leaving(drive_id: str) -> bytes:
+    """That the drive is being emptied."""
+    return _LEAVING + drive_id.encode()
+
+
+def all_leaving() -> KeyRange:
+    """All drives that are being emptied."""
+    return _whole(_LEAVING)
+
+
+def removed_drive(drive_id: str) -> bytes:
+    """That the drive was removed from the cluster."""
+    return _REMOVED_DRIVE + drive_id.encode()
+
+
+def removed_drives() -> KeyRange:
+    """All drives that were removed."""
+    return _whole(_REMOVED_DRIVE)
 
 
 def namespace(namespace_id: int) -> bytes:

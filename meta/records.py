@@ -44,6 +44,15 @@ class ManagerTerm(msgspec.Struct, frozen=True):
     address: str
 
 
+class RemovedDrive(msgspec.Struct, frozen=True):
+    """A drive that was removed from the cluster. It never joins again; what is on it stays there."""
+
+    drive_id: str
+    removed_ms: int
+    replaced_by: str = ""
+    """The drive that has its chains now; empty: it was drained."""
+
+
 class StoredRemoval(msgspec.Struct, frozen=True):
     """A namespace that is being removed: no client finds it any more, its chunks and catalog entries go one by one."""
 

@@ -16,7 +16,7 @@ from esker.meta.records import ClusterRecord, MetaServer, unpack
 from esker.meta.store.base import Store, Transaction, Watch
 from esker.meta.store.errors import StoreError, StoreFailed
 from esker.runtime.logging import get_logger
-from esker.wire.types import Chain, ChainTable, Routing, Worker
+from esker.wire.types import Chain, ChainGoal, ChainTable, Leaving, Routing, Worker
 
 log = get_logger("meta.routing")
 
@@ -63,6 +63,8 @@ async def read_routing(transaction: Transaction) -> Routing:
         meta_servers=tuple(server.address for server in servers),
         namespace_last=int.from_bytes(await transaction.get(keys.NAMESPACE_LAST) or b"", "little"),
         namespaces=tuple(keys.namespace_id(key) for key, _ in await transaction.get_range(*keys.namespaces())),
+        goals=tuple(await read_all(transaction, keys.chain_goals(), ChainGoal)),
+        leaving=tuple(await read_all(transaction, keys.all_leaving(), Leaving)),
     )
 
 

@@ -8,7 +8,7 @@ import struct
 
 from esker.wire.ids import CHUNK_ID
 from esker.wire.messages import Message
-from esker.wire.types import Namespace
+from esker.wire.types import ChainGoal, Leaving, Namespace
 
 SCAN_ROWS_MAX = 4096
 BLOCKS_MAX = 500
@@ -148,6 +148,57 @@ class NamespaceRemove(Message, frozen=True):
 
 class NamespaceRemoveReply(Message, frozen=True):
     removed: tuple[Namespace, ...]
+
+
+# Drives that come and go
+
+
+class SetGoals(Message, frozen=True):
+    """Which drives chains shall have, and which drives are being emptied, decided from the cluster map of this very
+    version: CONFLICT where it is another by now. The goals of other chains stay as they are.
+    """
+
+    routing_version: int
+    goals: tuple[ChainGoal, ...]
+    """A goal without drives: the chain shall stay as it is."""
+    leaving: tuple[Leaving, ...] = ()
+    """Their `since_ms` is not looked at."""
+    staying: tuple[str, ...] = ()
+    """Drives that are not emptied any more."""
+
+
+class NewChain(Message, frozen=True):
+    drives: tuple[str, ...]
+    """Head first."""
+    min_replicas: int
+    weight: int
+
+
+class Expand(Message, frozen=True):
+    """Adds chains to a chain table, in a new version of it over which its namespaces are laid out from then on.
+    CONFLICT as in `SetGoals`.
+    """
+
+    routing_version: int
+    table_id: int
+    chains: tuple[NewChain, ...]
+
+
+class ExpandReply(Message, frozen=True):
+    table_version: int
+    chain_ids: tuple[int, ...]
+
+
+class ForgetDrives(Message, frozen=True):
+    """Removes drives that are in no chain. CONFLICT as in `SetGoals`."""
+
+    routing_version: int
+    drives: tuple[str, ...]
+
+
+class GrowthReply(Message, frozen=True):
+    routing_version: int
+    """The new one, or a later one."""
 
 
 # Raw metadata

@@ -53,6 +53,9 @@ class Method(IntEnum):
     META_PAGE = 83
     META_SNAPSHOT = 84
     META_CHANGE = 85
+    SET_GOALS = 90
+    EXPAND = 91
+    FORGET_DRIVES = 92
 
 
 class Message(msgspec.Struct, array_like=True, frozen=True, gc=False):
