@@ -32,6 +32,8 @@ class Method(IntEnum):
     SCAN = 24
     REPORT_BLOCKS = 25
     CATALOG_CHECKED = 26
+    DAMAGED = 27
+    SCRUB = 28
     WRITE = 32
     READ_RANGE = 33
     VERSION_QUERY = 34

@@ -27,6 +27,8 @@ def test_numbers_are_part_of_the_protocol() -> None:
         "SCAN": 24,
         "REPORT_BLOCKS": 25,
         "CATALOG_CHECKED": 26,
+        "DAMAGED": 27,
+        "SCRUB": 28,
         "CATALOG_GET": 80,
         "NAMESPACE_FIGURES": 81,
         "NAMESPACE_REMOVE": 82,
