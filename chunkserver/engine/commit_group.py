@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from esker.chunkserver.engine.errors import CorruptRecord
+from esker.chunkserver.engine.image_group import Discard, ImagePlan, MergeChannels, Pend, Settle
 from esker.chunkserver.engine.record import decode_for_read
 from esker.chunkserver.engine.slot_files import Slot
 from esker.wire.ids import NO_PUT_ID
@@ -60,19 +61,28 @@ class StatePut:
         self.token = token
 
 
-Operation = Put | Remove | StatePut
+Operation = Put | Remove | StatePut | Pend | Settle | Discard | MergeChannels
+
+
+def data_slot(operation: Operation) -> Slot | None:
+    """The slot whose data must be durable before the operation is, and which is free again if it is refused."""
+    return operation.slot if isinstance(operation, Put | Pend) else None
 
 
 class Plan:
     """The writes of a group, and what it means for everyone."""
 
-    __slots__ = ("corrupt", "deletes", "freed", "puts", "states", "statuses")
+    __slots__ = ("channels", "corrupt", "deletes", "freed", "images", "puts", "states", "statuses")
 
     def __init__(self) -> None:
         self.puts: list[tuple[bytes, bytes]] = []
         """Records to store, by key."""
         self.deletes: list[bytes] = []
         self.states: dict[bytes, bytes] = {}
+        self.images: dict[bytes, bytes | None] = {}
+        """Images of mutable chunks to store, by key; None: to delete."""
+        self.channels: dict[bytes, bytes | None] = {}
+        """Last writes of channels, likewise."""
         self.statuses: list[Status] = []
         """Of each operation, once the group is durable."""
         self.freed: list[tuple[int, int]] = []
@@ -80,14 +90,26 @@ class Plan:
         self.corrupt = 0
 
 
-def plan_group(operations: Sequence[Operation], stored: Callable[[bytes], bytes | None]) -> Plan:
-    """What to write for `operations` over what `stored` gives for a record key."""
+def _nothing(key: bytes) -> None:
+    """Where nothing is stored."""
+
+
+def plan_group(
+    operations: Sequence[Operation],
+    stored: Callable[[bytes], bytes | None],
+    image: Callable[[bytes], bytes | None] = _nothing,
+    channel: Callable[[bytes], bytes | None] = _nothing,
+) -> Plan:
+    """What to write for `operations` over what `stored`, `image` and `channel` give for a key of theirs."""
     plan = Plan()
+    images = ImagePlan(image, channel)
     changes: dict[bytes, bytes | None] = {}
     for operation in operations:
         status = Status.OK
         if isinstance(operation, StatePut):
             plan.states[operation.name] = operation.value
+        elif isinstance(operation, Pend | Settle | Discard | MergeChannels):
+            status = images.add(operation)
         else:
             key = operation.record_key
             current = changes[key] if key in changes else stored(key)
@@ -107,6 +129,9 @@ def plan_group(operations: Sequence[Operation], stored: Callable[[bytes], bytes 
             plan.puts.append((key, value))
         else:
             plan.deletes.append(key)
+    plan.images, plan.channels = images.images, images.channels
+    plan.freed += images.freed
+    plan.corrupt += images.corrupt
     return plan
 
 

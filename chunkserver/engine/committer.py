@@ -15,10 +15,11 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 import lmdb
 
-from esker.chunkserver.engine.commit_group import Operation, Plan, Put, plan_group
+from esker.chunkserver.engine.commit_group import Operation, Plan, data_slot, plan_group
 from esker.chunkserver.engine.files import Files
 from esker.runtime.logging import get_logger
 from esker.wire.status import Status
@@ -30,15 +31,18 @@ _log = get_logger("chunkserver.engine")
 
 
 class Index:
-    """The LMDB environment of a drive: chunk records, and the service's own area."""
+    """The LMDB environment of a drive: chunk records, images of mutable chunks and the last writes of their channels,
+    and the service's own area."""
 
-    __slots__ = ("chunks", "env", "state")
+    __slots__ = ("channels", "chunks", "env", "images", "state")
 
     def __init__(self, env: lmdb.Environment, *, create: bool = True) -> None:
         """Without `create`, raises `lmdb.NotFoundError` where the index of a drive was exchanged for an empty one."""
         self.env = env
         self.chunks = env.open_db(b"chunks", create=create)
         self.state = env.open_db(b"state", create=create)
+        self.images = env.open_db(b"images")
+        self.channels = env.open_db(b"channels")
 
 
 class Group:
@@ -135,7 +139,7 @@ class Committer:
         except (lmdb.MapFullError, lmdb.DiskError) as error:
             _log.error("no space for the index, writes are refused", error=str(error), operations=len(operations))
             status = Status.NO_SPACE
-            group.freed = [(op.slot.pages, op.slot.number) for op in operations if isinstance(op, Put)]
+            group.freed = [(slot.pages, slot.number) for slot in map(data_slot, operations) if slot is not None]
         except Exception as error:
             # Whether it became durable is unknown, so its slots stay out of use.
             _log.exception("commit failed, the drive takes no more writes", operations=len(operations))
@@ -146,7 +150,7 @@ class Committer:
 
     def _sync_data(self, group: Group) -> None:
         begun = time.perf_counter()
-        for fd in sorted({op.slot.fd for op in group.operations if isinstance(op, Put)}):
+        for fd in sorted({slot.fd for slot in map(data_slot, group.operations) if slot is not None}):
             self._files.data_sync(fd)
         group.data_sync_us = int((time.perf_counter() - begun) * 1e6)
 
@@ -154,13 +158,22 @@ class Committer:
         begun = time.perf_counter()
         index = self._index
         with index.env.begin(write=True, db=index.chunks) as txn:
-            plan = plan_group(group.operations, txn.get)
+            plan = plan_group(
+                group.operations, txn.get, partial(txn.get, db=index.images), partial(txn.get, db=index.channels)
+            )
             for key in plan.deletes:
                 txn.delete(key)
             if plan.puts:
                 txn.cursor().putmulti(plan.puts)
             for name, value in plan.states.items():
                 txn.put(name, value, db=index.state)
+            for database, changes in ((index.images, plan.images), (index.channels, plan.channels)):
+                for key in sorted(changes):
+                    change = changes[key]
+                    if change is None:
+                        txn.delete(key, db=database)
+                    else:
+                        txn.put(key, change, db=database)
         group.commit_us = int((time.perf_counter() - begun) * 1e6)
         return plan
 

@@ -172,9 +172,9 @@ class LocalFiles:
 
     def open_index(self, path: Path, map_bytes: int, *, create: bool) -> lmdb.Environment:
         if create:
-            return lmdb.open(str(path), map_size=map_bytes, max_dbs=2, readahead=False, mode=0o600, lib_version=0)
+            return lmdb.open(str(path), map_size=map_bytes, max_dbs=4, readahead=False, mode=0o600, lib_version=0)
         _read_ahead(path / "data.mdb")
-        return lmdb.open(str(path), map_size=map_bytes, max_dbs=2, readahead=False, mode=0o600, create=False)
+        return lmdb.open(str(path), map_size=map_bytes, max_dbs=4, readahead=False, mode=0o600, create=False)
 
 
 def _read_ahead(path: Path) -> None:

@@ -10,14 +10,17 @@ are missing or were cut, and the drive is refused as it is, for what is missing 
 
 import secrets
 import shutil
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import lmdb
 
 from esker.chunkserver.engine.committer import Index
 from esker.chunkserver.engine.errors import CorruptRecord, NotNow
 from esker.chunkserver.engine.files import Files, LocalFiles
+from esker.chunkserver.engine.image_record import IMAGE_KEY_BYTES, PENDING, decode_image
 from esker.chunkserver.engine.interface import IoEngine
 from esker.chunkserver.engine.record import decode_for_read
 from esker.chunkserver.engine.slots import Slots
@@ -48,6 +51,8 @@ class OpenDrive:
         self.index = index
         self.slots = slots
         self.corrupt_records = 0
+        self.pending: list[bytes] = []
+        """Record keys of the mutable chunks that have a pending image."""
         self._lock = lock
         self._index_file = lock.directory / "meta.lmdb" / "data.mdb"
         places = (lock.directory / "superblock", lock.directory / "data", self._index_file)
@@ -105,7 +110,7 @@ def open_drive(
                 superblock = Superblock(cluster_id, drive_id or secrets.token_hex(8), capacity_bytes, map_bytes)
                 lock.fill(superblock)
             drive = OpenDrive(lock, superblock, files, index, slots)
-            drive.corrupt_records = _load(index, slots, directory)
+            drive.corrupt_records = _Loading(index, slots, directory, drive.pending).run()
         except OSError as error:
             raise directory_error(directory, error) from error
         except lmdb.DiskError as error:
@@ -177,54 +182,81 @@ def _check_index_file(path: Path) -> None:
         raise UserError(f"{path} is truncated, at least {missing} bytes are missing at its end; {_MEND}")
 
 
-def _load(index: Index, slots: Slots, directory: Path) -> int:
-    """Claims the slot of every record and empties the records that cannot be true; how many those were.
+class _Loading:
+    """Claims the slot of every record and image, and empties those that cannot be true."""
 
-    Raises `UserError`, with nothing emptied, when data files lack the slots of whole records.
-    """
-    bad: list[bytes] = []
-    missing = 0
-    missing_file = directory
-    after = b""
-    while True:
-        with index.env.begin(db=index.chunks) as txn:
-            cursor = txn.cursor()
+    def __init__(self, index: Index, slots: Slots, directory: Path, pending: list[bytes]) -> None:
+        """`pending` gets the record keys of chunks that have a pending image."""
+        self._index = index
+        self._slots = slots
+        self._directory = directory
+        self._pending = pending
+        self._bad: list[tuple[Any, bytes]] = []
+        self._missing = 0
+        self._missing_file = directory
+
+    def run(self) -> int:
+        """How many were emptied. Raises `UserError`, with nothing emptied, when data files lack the slots of whole
+        records.
+        """
+        index, directory = self._index, self._directory
+        self._scan(index.chunks, self._claim_record)
+        self._scan(index.images, self._claim_image)
+        if self._missing:
+            raise UserError(
+                f"{self._missing_file} is missing or truncated: {self._missing} chunks of drive {directory} lie "
+                f"beyond its data files; {_MEND}"
+            )
+        if self._bad:
+            _log.error(
+                "corrupt records emptied at start, their chunks are lost", directory=directory, records=len(self._bad)
+            )
+            with index.env.begin(write=True) as txn:
+                for database, key in self._bad:
+                    txn.put(key, b"", db=database)
+        self._slots.finish_loading()
+        return len(self._bad)
+
+    def _scan(self, database: Any, claim: Callable[[bytes, bytes], str | Path]) -> None:
+        """`claim` gives why a record cannot be true, or the file that should hold its slot, or nothing."""
+        after = b""
+        seen = SCAN_PAGE
+        while seen == SCAN_PAGE:
             seen = 0
-            found = cursor.set_range(after + b"\0" if after else b"")
-            while found and seen < SCAN_PAGE:
-                after, value = cursor.item()
-                seen += 1
-                reason = _claim(slots, after, value) if value else ""
-                if isinstance(reason, Path):
-                    missing_file = missing_file if missing else reason
-                    missing += 1
-                elif reason:
-                    bad.append(after)
-                    if len(bad) <= LOGGED_RECORDS_MAX:
-                        _log.error("corrupt record emptied", record_key=after.hex(), reason=reason)
-                found = cursor.next()
-        if seen < SCAN_PAGE:
-            break
-    if missing:
-        raise UserError(
-            f"{missing_file} is missing or truncated: {missing} chunks of drive {directory} lie beyond its data files; "
-            f"{_MEND}"
-        )
-    if bad:
-        _log.error("corrupt records emptied at start, their chunks are lost", directory=directory, records=len(bad))
-        with index.env.begin(write=True, db=index.chunks) as txn:
-            for key in bad:
-                txn.put(key, b"")
-    slots.finish_loading()
-    return len(bad)
+            with self._index.env.begin(db=database) as txn:
+                cursor = txn.cursor()
+                found = cursor.set_range(after + b"\0" if after else b"")
+                while found and seen < SCAN_PAGE:
+                    after, value = cursor.item()
+                    seen += 1
+                    reason = claim(after, value) if value else ""
+                    if isinstance(reason, Path):
+                        self._missing_file = self._missing_file if self._missing else reason
+                        self._missing += 1
+                    elif reason:
+                        self._bad.append((database, after))
+                        if len(self._bad) <= LOGGED_RECORDS_MAX:
+                            _log.error("corrupt record emptied", record_key=after.hex(), reason=reason)
+                    found = cursor.next()
 
+    def _claim_record(self, key: bytes, value: bytes) -> str | Path:
+        try:
+            _, pages, number, _, _ = decode_for_read(key, value)
+        except CorruptRecord as error:
+            return str(error)
+        return self._claim(pages, number)
 
-def _claim(slots: Slots, key: bytes, value: bytes) -> str | Path:
-    """Claims a record's slot; why the record cannot be true, the file that should hold its slot, or nothing."""
-    try:
-        _, pages, number, _, _ = decode_for_read(key, value)
-    except CorruptRecord as error:
-        return str(error)
-    if slots.claim(pages, number):
-        return ""
-    return slots.missing_file(pages, number) or f"an earlier record has slot {number} of {pages} pages"
+    def _claim_image(self, key: bytes, value: bytes) -> str | Path:
+        try:
+            image = decode_image(key, value)
+        except CorruptRecord as error:
+            return str(error)
+        reason = "" if image.absent else self._claim(image.pages, image.slot)
+        if not reason and len(key) == IMAGE_KEY_BYTES and key.endswith(PENDING):
+            self._pending.append(key[:-1])
+        return reason
+
+    def _claim(self, pages: int, number: int) -> str | Path:
+        if self._slots.claim(pages, number):
+            return ""
+        return self._slots.missing_file(pages, number) or f"an earlier record has slot {number} of {pages} pages"

@@ -1,7 +1,7 @@
 """The chunk store of one drive: superblock, index, slot files and the committer behind one door.
 
     superblock      whose drive this is; locked while it is open
-    meta.lmdb/      one record per chunk, and the service's own area
+    meta.lmdb/      one record per chunk, images of mutable chunks, and the service's own area
     data/           slot files
 
 It belongs to one event loop: every method is called on it and every callback runs on it. It knows nothing of chains
@@ -23,6 +23,7 @@ from esker.chunkserver.engine.commit_group import CommitDone, Put, Remove, State
 from esker.chunkserver.engine.committer import Committer, Group
 from esker.chunkserver.engine.errors import CorruptRecord, DriveFailed
 from esker.chunkserver.engine.files import Files
+from esker.chunkserver.engine.images import Images
 from esker.chunkserver.engine.interface import Done, IoEngine
 from esker.chunkserver.engine.opening import OpenDrive, open_drive
 from esker.chunkserver.engine.reader import Reader
@@ -60,6 +61,8 @@ class DriveStore:
         self._engine = engine
         self._idle = IdleWaiter(loop)
         self._committer = Committer(drive.index, drive.files, loop, self._on_group, self._idle.notify)
+        self.images = Images(drive.index, drive.slots, self._committer, engine, drive.pending, self._note_corrupt)
+        """Mutable chunks."""
         self._on_failed: Callable[[str], None] | None = None
         self._corrupt_records = drive.corrupt_records
         self._commits = 0
