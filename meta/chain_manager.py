@@ -7,8 +7,8 @@ metadata servers through their watch.
 Nothing that matters is kept here: a new manager begins with the chains as they are stored, and declares nobody dead
 before every worker had time to speak to it. A server that was held up itself gives them that time once more.
 
-Taking SERVING away needs no wait here: for immutable chunks the chain version fences (docs/chains.md). Chains of
-mutable chunks will have to wait in `ChainManager._commit` until the leases of whoever loses SERVING have ended.
+A change that takes SERVING away is committed only once the leases of those who lose it have ended: `fences.py` says
+when, and withholds their renewal until the new chain is in the map from which replies are made.
 """
 
 import asyncio
@@ -18,6 +18,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from esker.craq.lease import DEATHS_FROM_S
 from esker.meta import keys
 from esker.meta.chain_decisions import ChainDecisions, Change
+from esker.meta.chain_goals import GoalKeeper
+from esker.meta.fences import Fences, Term
 from esker.meta.heartbeats import Heartbeats
 from esker.meta.manager import Manager, NotManager
 from esker.meta.records import pack, unpack
@@ -45,6 +47,7 @@ class ChainManager:
         manager: Manager,
         routing: RoutingCache,
         heartbeats: Heartbeats,
+        fences: Fences,
         *,
         clock: Callable[[], float],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -54,9 +57,12 @@ class ChainManager:
         self._manager = manager
         self._routing = routing
         self._heartbeats = heartbeats
+        self._fences = fences
+        self._fenced_term = 0
         self._clock = clock
         self._sleep = sleep
         self._decisions = ChainDecisions()
+        self._goals = GoalKeeper(manager)
         self._ticked_s = float("-inf")
         self._deaths_from_s = float("inf")
         self._tasks: list[asyncio.Task[None]] = []
@@ -100,16 +106,47 @@ class ChainManager:
     async def step(self) -> None:
         """Look once, and change what has to be changed. Raises `NotManager`, `StoreError`."""
         now_s = self._tick()
-        if not self._manager.term:
+        term = self._manager.term
+        if not term:
             self._decisions.forget()
             return
+        if term != self._fenced_term:
+            self._fences.forget()
+            self._fenced_term = term
+        await self._settle()
         routing = await self._routing.recent()
         deaths = self._manager.may_declare_dead and now_s >= self._deaths_from_s
         changes = self._decisions.look(routing, self._heartbeats, now_s, silence_is_death=deaths)
-        for start in range(0, len(changes), CHAINS_PER_TRANSACTION):
-            await self._commit(changes[start : start + CHAINS_PER_TRANSACTION])
-        if changes:
+        ready = self._fences.put_up(changes, routing, self._heartbeats, Term(term, self._manager.since_s, now_s))
+        for start in range(0, len(ready), CHAINS_PER_TRANSACTION):
+            if self._manager.term != term:
+                raise NotManager("another term began meanwhile")
+            batch = ready[start : start + CHAINS_PER_TRANSACTION]
+            self._fences.begin(batch)
+            await self._commit(batch)
+        if ready:
             await self._routing.newest()
+            self._fences.settled(ready)
+        if await self._goals.tidy(routing):
+            await self._routing.newest()
+
+    async def _settle(self) -> None:
+        """Make sure of commits whose outcome is not known: the chains that they left alone are written as they are, so
+        that none of them can take effect any more.
+        """
+        chains = self._fences.unsettled()
+        if not chains:
+            return
+
+        async def body(transaction: Transaction) -> None:
+            stored = await transaction.get_many([keys.chain(chain.chain_id) for chain in chains])
+            for chain, value in zip(chains, stored, strict=True):
+                if value is not None:
+                    transaction.set(keys.chain(chain.chain_id), value)
+
+        await self._manager.transact(body, what="making sure of chains", timeout_s=COMMIT_TIMEOUT_S)
+        await self._routing.newest()
+        self._fences.put_down(chains)
 
     async def _commit(self, changes: Sequence[Change]) -> None:
         async def body(transaction: Transaction) -> list[Change]:

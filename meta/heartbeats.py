@@ -27,8 +27,10 @@ class Heartbeats:
         self._seen: dict[str, Seen] = {}
 
     def note(self, heartbeat: Heartbeat, routing: Routing, now_s: float) -> None:
-        """Keep `heartbeat`. Raises `RequestFailed`: NOT_FOUND where the drive never joined, FORBIDDEN where another
-        incarnation serves it now.
+        """Keep `heartbeat`, unless a later one was noted: one that was held up on its way tells nothing any more.
+
+        Raises `RequestFailed`: NOT_FOUND where the drive never joined, FORBIDDEN where another incarnation serves it
+        now.
         """
         worker = next((worker for worker in routing.workers if worker.drive_id == heartbeat.drive_id), None)
         if worker is None:
@@ -38,7 +40,9 @@ class Heartbeats:
                 Status.FORBIDDEN,
                 f"drive {heartbeat.drive_id} is served by another worker now, at {worker.host}:{worker.port}; stop",
             )
-        self._seen[heartbeat.drive_id] = Seen(now_s, heartbeat)
+        last = self.last(heartbeat.drive_id, heartbeat.incarnation)
+        if last is None or not heartbeat.number or heartbeat.number > last.heartbeat.number:
+            self._seen[heartbeat.drive_id] = Seen(now_s, heartbeat)
 
     def last(self, drive_id: str, incarnation: str) -> Seen | None:
         """The last heartbeat of this life of the drive's worker."""
@@ -81,9 +85,15 @@ def _notes(routing: Routing) -> Iterable[str]:
             f"{len(set(nodes.values()))} nodes: the loss of a node may make their blocks unreadable"
         )
     held = {replica.drive_id for chain in routing.chains for replica in chain.replicas}
-    idle = [worker.drive_id for worker in routing.workers if worker.drive_id not in held]
+    leaving = {each.drive_id for each in routing.leaving}
+    idle = [worker.drive_id for worker in routing.workers if worker.drive_id not in held | leaving]
     if idle:
-        yield f"{len(idle)} drives joined after the chains were made and hold none: {', '.join(idle)}"
+        yield f"{len(idle)} drives hold no chains yet: {', '.join(idle)}; run esker admin expand"
+    if routing.goals:
+        yield f"{len(routing.goals)} chains are getting other drives"
+    empty = sorted(leaving - held)
+    if empty:
+        yield f"{len(empty)} drained drives are empty and may be removed: {', '.join(empty)}"
 
 
 def catalog_note(workers: Iterable[WorkerStatus]) -> str:

@@ -91,7 +91,9 @@ async def _serve_cluster(
     link = TcpManagerLink(cluster_id)
     service = MetaService(store, presence, link, probe=answers, clock=boot_clock)
     removals = RemovalJob(store, presence.manager, presence.routing, TcpDrives(cluster_id))
-    chains = ChainManager(store, presence.manager, presence.routing, service.heartbeats, clock=boot_clock)
+    chains = ChainManager(
+        store, presence.manager, presence.routing, service.heartbeats, service.fences, clock=boot_clock
+    )
     server = RpcServer(service.handlers(), Identity(cluster_id, "", incarnation))
     try:
         port = await server.listen_tcp(config.host, config.port)

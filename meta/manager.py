@@ -53,6 +53,11 @@ class Manager:
         return self._term if self._clock() < self._until_s else 0
 
     @property
+    def since_s(self) -> float:
+        """Since when this server is the manager, if it is. Whatever an earlier one granted was granted before."""
+        return self._since_s
+
+    @property
     def recorded(self) -> ManagerTerm:
         """The newest record that this server saw: who is the manager, or was until lately."""
         return self._recorded

@@ -87,6 +87,11 @@ class RoutingCache:
         self._kept: Routing | None = None
         self._confirmed_s = 0.0
 
+    @property
+    def known(self) -> Routing | None:
+        """The newest routing that was read here; None: none was."""
+        return self._kept
+
     async def newest(self) -> Routing:
         """The routing as of now. Raises `StoreError`."""
         return self._keep(await self._store.run(self._read, what="reading the cluster map"))

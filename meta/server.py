@@ -17,6 +17,7 @@ from esker.meta.cache_table import CacheTable
 from esker.meta.catalog import Catalog
 from esker.meta.chain_setup import ChainSetup
 from esker.meta.cluster import Probe, join
+from esker.meta.fences import Fences
 from esker.meta.heartbeats import Heartbeats, catalog_note, cluster_note
 from esker.meta.manager import read_manager
 from esker.meta.manager_link import ManagerLink
@@ -26,7 +27,16 @@ from esker.meta.store.base import Store
 from esker.meta.store.errors import RetriesExhausted, StoreError
 from esker.runtime.counters import Counters
 from esker.runtime.logging import get_logger
-from esker.wire.admin_messages import CatalogGet, MetaChange, MetaPage, NamespaceFiguresGet, NamespaceRemove
+from esker.wire.admin_messages import (
+    CatalogGet,
+    Expand,
+    ForgetDrives,
+    MetaChange,
+    MetaPage,
+    NamespaceFiguresGet,
+    NamespaceRemove,
+    SetGoals,
+)
 from esker.wire.errors import ConnectionFailed, DeadlineExceeded, RequestFailed
 from esker.wire.limits import HEARTBEAT_INTERVAL_S
 from esker.wire.messages import (
@@ -87,6 +97,9 @@ class MetaService:
         self._cache_table = CacheTable()
         self.heartbeats = Heartbeats()
         """What the workers last said of themselves, to this server."""
+        self.fences = Fences()
+        """What replies to heartbeats withhold while this server is the manager."""
+        self._read_in_term = 0
         self._catalog = Catalog(store)
         self._admin = AdminService(store, self._catalog)
         self._counters = Counters()
@@ -106,6 +119,9 @@ class MetaService:
             Method.CATALOG_GET: self._unary(CatalogGet, self._admin.catalog_get),
             Method.NAMESPACE_FIGURES: self._unary(NamespaceFiguresGet, self._admin.namespace_figures),
             Method.NAMESPACE_REMOVE: self._unary(NamespaceRemove, self._admin.namespace_remove),
+            Method.SET_GOALS: self._unary(SetGoals, self._admin.set_goals),
+            Method.EXPAND: self._unary(Expand, self._admin.expand),
+            Method.FORGET_DRIVES: self._unary(ForgetDrives, self._admin.forget_drives),
             Method.META_PAGE: self._unary(MetaPage, self._admin.meta_page),
             Method.META_SNAPSHOT: self._admin.snapshot_handler(),
             Method.META_CHANGE: self._unary(MetaChange, self._admin.meta_change),
@@ -123,20 +139,44 @@ class MetaService:
         return JoinReply(routing)
 
     async def heartbeat(self, request: Heartbeat) -> HeartbeatReply:
-        """Note the heartbeat; hand out the routing where the worker's is old. The manager's reply has its term."""
+        """Note the heartbeat; hand out the routing where the worker's is old.
+
+        The manager's reply has its term, which renews the worker's lease: only while the manager's own lease runs, and
+        only for what the cluster map that it read in this term says.
+        """
         if not request.forwarded:
             passed_on = await self._from_manager(Method.HEARTBEAT, request, HeartbeatReply)
             if passed_on is not None:
                 return passed_on
-        routing = await self._routing.recent(at_least=request.routing_version)
+        term = await self._ready_term()
+        await self._routing.recent(at_least=request.routing_version)
         try:
-            self.heartbeats.note(request, routing, self._clock())
+            return self._noted(request, term)
         except RequestFailed:
             # A join through another server a moment ago may not have been noticed here yet.
-            routing = await self._routing.newest()
-            self.heartbeats.note(request, routing, self._clock())
+            await self._routing.newest()
+            return self._noted(request, term)
+
+    def _noted(self, request: Heartbeat, term: int) -> HeartbeatReply:
+        """The reply, which tells what holds at one moment: nothing may be awaited in here."""
+        routing = self._routing.known
+        assert routing is not None, "the caller has read it"
+        self.heartbeats.note(request, routing, self._clock())
         newer = routing if routing.version != request.routing_version else None
-        return HeartbeatReply(newer, self._manager.term)
+        if not term or self._manager.term != term:
+            return HeartbeatReply(newer)
+        return HeartbeatReply(newer, term, self.fences.withheld(request.drive_id))
+
+    async def _ready_term(self) -> int:
+        """The term in which this server may acknowledge heartbeats; 0: in none.
+
+        A new manager must first read what its predecessors committed.
+        """
+        term = self._manager.term
+        if term and term != self._read_in_term:
+            await self._routing.newest()
+            self._read_in_term = term
+        return term
 
     async def routing(self, request: GetRouting) -> RoutingReply:
         """The routing, unless the caller has it."""

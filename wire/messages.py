@@ -41,6 +41,7 @@ class Method(IntEnum):
     CHANNELS = 36
     CHUNK_STAT = 37
     SCAN_IMAGES = 38
+    FETCH_IMAGE = 39
     JOIN = 64
     HEARTBEAT = 65
     ROUTING = 66

@@ -159,6 +159,7 @@ class Machine:
             self.presence.manager,
             self.presence.routing,
             self.service.heartbeats,
+            self.service.fences,
             clock=self.clock,
             sleep=self.sleep,
         )

@@ -11,6 +11,7 @@ from esker.meta import keys
 from esker.meta.chain_decisions import HOLD_MIN_S
 from esker.meta.chain_manager import HELD_UP_S, STEP_INTERVAL_S, ChainManager
 from esker.meta.cluster import join
+from esker.meta.fences import Fences
 from esker.meta.heartbeats import Heartbeats
 from esker.meta.manager import Manager
 from esker.meta.records import pack
@@ -41,13 +42,14 @@ class Server:
         self.manager = Manager(store, "i", lambda: self.now_s)
         self.routing = RoutingCache(store, lambda: self.now_s)
         self.heartbeats = Heartbeats()
+        self.fences = Fences()
         self.lives = dict.fromkeys(("d0", "d1", "d2"), "first")
         self.silent: set[str] = set()
         self.synced: tuple[tuple[int, int], ...] = ()
         self.stalled: tuple[tuple[int, int], ...] = ()
         self.slept: list[float] = []
         self.chains = ChainManager(
-            store, self.manager, self.routing, self.heartbeats, clock=lambda: self.now_s, sleep=self._sleep
+            store, self.manager, self.routing, self.heartbeats, self.fences, clock=lambda: self.now_s, sleep=self._sleep
         )
 
     async def _sleep(self, pause_s: float) -> None:
