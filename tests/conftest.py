@@ -8,6 +8,7 @@ import asyncio
 import gc
 import os
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -97,12 +98,34 @@ def _nothing_left(_own_directories: Path) -> Iterator[None]:
     assert not left, "left behind: " + "; ".join(sorted(left))
 
 
-@pytest.fixture
-def short_directory() -> Iterator[Path]:
-    """An empty directory whose path is short enough for Unix sockets."""
+def _short_directory() -> Iterator[Path]:
     path = Path(tempfile.mkdtemp(prefix="e-", dir=_SHORT_BASE))
     yield path
     shutil.rmtree(path)
+
+
+@pytest.fixture
+def short_directory() -> Iterator[Path]:
+    """An empty directory whose path is short enough for Unix sockets."""
+    yield from _short_directory()
+
+
+@pytest.fixture(scope="module")
+def module_directory() -> Iterator[Path]:
+    """`short_directory` for a whole module."""
+    yield from _short_directory()
+
+
+@pytest.fixture
+def small_file_system(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 4 MiB."""
+    path = tmp_path / "small"
+    path.mkdir()
+    mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "none", path], capture_output=True, text=True)
+    if mount.returncode:
+        pytest.skip(f"no file system may be mounted here: {mount.stderr.strip()}")
+    yield path
+    subprocess.run(["umount", path], check=True)
 
 
 @pytest.fixture(scope="session")

@@ -27,6 +27,8 @@ log = get_logger("tools.dev")
 
 READY_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 25.0
+TROUBLE_PATIENCE_S = 20.0
+"""How long a first start waits for the trouble of a drive to pass, such as an owner that is still about to end."""
 RESTART_DELAY_S = 0.5
 RESTART_DELAY_MAX_S = 5.0
 STEADY_S = 10.0
@@ -198,7 +200,7 @@ class DevCluster:
         fit = len(kept) == self.state.drives
         await self._start_chunkserver([free_port(port) for port in kept] if fit else [0] * self.state.drives)
         while len(self._workers) < self.state.drives:
-            worker = await _line(self._children["chunkserver"], WorkerUp)
+            worker = await self._next_worker()
             if worker.failure:
                 raise UserError(f"{worker.directory} cannot be served: {worker.failure}")
             self._take_worker(worker)
@@ -210,6 +212,15 @@ class DevCluster:
         self.directory.save(
             msgspec.structs.replace(self.state, meta_port=self._meta_up.port, worker_ports=tuple(self._worker_ports()))
         )
+
+    async def _next_worker(self) -> WorkerUp:
+        """What the supervisor says next. Raises `UserError` where the trouble of some drive does not pass."""
+        try:
+            line = await self._children["chunkserver"].line(TROUBLE_PATIENCE_S if self._troubles else None)
+        except DeadlineExceeded:
+            reasons = "; ".join(f"{directory}: {trouble}" for directory, trouble in self._troubles.items())
+            raise UserError(f"not every drive can be served: {reasons}") from None
+        return decode_answer(line, WorkerUp)
 
     async def _start_first_meta(self) -> None:
         """On the port that was asked for; else on the directory's own or the usual one, where nobody has it."""

@@ -6,8 +6,7 @@ import glob
 import os
 import signal
 import socket
-import subprocess
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -32,18 +31,6 @@ from .wrong_frames import HELLO, WRONG_FRAMES, frame, talk
 async def drive(tmp_path: Path) -> AsyncIterator[WorkerProcess]:
     async with one_drive(tmp_path) as process:
         yield process
-
-
-@pytest.fixture
-def small_file_system(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 4 MiB."""
-    path = tmp_path / "small"
-    path.mkdir()
-    mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "none", path], capture_output=True, text=True)
-    if mount.returncode:
-        pytest.skip(f"no file system may be mounted here: {mount.stderr.strip()}")
-    yield path
-    subprocess.run(["umount", path], check=True)
 
 
 async def refused(cluster: str, directory: Path, exit_code: int = EXIT_USER_ERROR, **changes: object) -> str:

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from esker.kvclient import Geometry, KVCacheClient, Status
+from esker.tools import dev_cluster
 from esker.tools.child import Child
 from esker.tools.dev_cluster import DevCluster
 from esker.wire.errors import UserError
@@ -169,3 +170,12 @@ async def test_too_little_room_ends_the_start_before_anything_runs(tmp_path: Pat
     with pytest.raises(UserError, match="are needed"):
         await DevCluster(temporary_base=tmp_path, needed_bytes=1 << 60).__aenter__()
     assert os.listdir(tmp_path) == []
+
+
+async def test_a_drive_that_cannot_be_served_ends_the_first_start_with_its_reason(
+    small_file_system: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dev_cluster, "TROUBLE_PATIENCE_S", 0.2)
+    cluster = cluster_at(small_file_system / "d")
+    with pytest.raises(UserError, match=r"not every drive can be served: .*/drive-\d: only .* are free"):
+        await cluster.__aenter__()
