@@ -50,6 +50,7 @@ class UpdateRow(NamedTuple):
     chain_version: int
     kind: int
     full: int
+    hop: int
     previous: int
     version: int
     offset: int
@@ -128,7 +129,7 @@ def update_rows(update: Update) -> list[tuple[UpdateRow, bytes]]:
             _check_patch(row.kind, row.offset, row.length, row.slot_bytes)
         elif row.kind not in (PatchKind.WRITE, PatchKind.REMOVE):
             raise RequestFailed(Status.BAD_REQUEST, f"a full update of kind {row.kind}")
-        if row.full not in (0, 1) or row.version == 0:
+        if row.full not in (0, 1) or (row.version == 0 and not (row.full and row.kind == PatchKind.REMOVE)):
             raise RequestFailed(Status.BAD_REQUEST, "an update without a version")
         image_bytes = 0 if row.kind == PatchKind.REMOVE else row.image_bytes
         if image_bytes != row.image_bytes or not image_bytes <= min(row.slot_bytes, CHUNK_BYTES_MAX):

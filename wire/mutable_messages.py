@@ -118,6 +118,22 @@ class ChunkStatReply(Message, frozen=True):
 # Between the replicas of a chain
 
 
+class FetchImage(Message, frozen=True):
+    """Asks for a whole image, to mend another replica's. `extent` is of CHUNK_EXTENT; `version` is the image's."""
+
+    extent: bytes
+    version: int
+    budget_ms: int
+
+
+class FetchImageReply(Message, frozen=True):
+    """The payload is the image; its checksums have been compared."""
+
+    length_bytes: int
+    checksums: bytes
+    truncate_version: int
+
+
 class VersionQuery(Message, frozen=True):
     """Asks the last serving replica which versions are committed. `extents` are of CHUNK_EXTENT."""
 
@@ -133,13 +149,14 @@ class VersionQueryReply(Message, frozen=True):
     results: bytes
 
 
-UPDATE_EXTENT = struct.Struct("<16sIIIBBQQIIQIQIQ16sIQ")
-"""object, index, chain id, chain version, kind, full, previous version, version, the patch's offset, length and
+UPDATE_EXTENT = struct.Struct("<16sIIIBBQQQIIQIQIQ16sIQ")
+"""object, index, chain id, chain version, kind, full, hop, previous version, version, the patch's offset, length and
 truncate version, the resulting image's length and truncate version, slot bytes, offset in registered memory; of the
 origin: client, channel, sequence.
 
-`full` 1: the payload is the whole image, which takes the place of whatever the successor has (kind REMOVE: nothing is
-left). Previous version 0: the chunk was absent. Client zeros: no origin.
+`full` 1: the payload is the whole image, of which nothing that the successor has is a part (kind REMOVE: nothing is
+left). `hop` numbers the messages between the two replicas in a version of the chain, and grows. Previous version 0: the
+chunk was absent. Version 0: nothing is left, whatever the version was. Client zeros: no origin.
 """
 
 NO_CLIENT = bytes(CLIENT_ID_BYTES)
@@ -163,8 +180,8 @@ class UpdateReply(Message, frozen=True):
     results: bytes
 
 
-CHANNEL_ROW = struct.Struct("<16sIQQIH")
-"""client, channel, last sequence, then its result: version, length, status."""
+CHANNEL_ROW = struct.Struct("<16sIQQI")
+"""client, channel, sequence of its last write, version and length of the chunk after it."""
 
 CHANNEL_ROWS_MAX = 4096
 

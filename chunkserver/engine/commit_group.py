@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from esker.chunkserver.engine.errors import CorruptRecord
-from esker.chunkserver.engine.image_group import Discard, ImagePlan, MergeChannels, Pend, Settle
+from esker.chunkserver.engine.image_group import Discard, ImagePlan, Mend, MergeChannels, Pend, Settle
 from esker.chunkserver.engine.record import decode_for_read
 from esker.chunkserver.engine.slot_files import Slot
 from esker.wire.ids import NO_PUT_ID
@@ -61,12 +61,12 @@ class StatePut:
         self.token = token
 
 
-Operation = Put | Remove | StatePut | Pend | Settle | Discard | MergeChannels
+Operation = Put | Remove | StatePut | Pend | Mend | Settle | Discard | MergeChannels
 
 
 def data_slot(operation: Operation) -> Slot | None:
     """The slot whose data must be durable before the operation is, and which is free again if it is refused."""
-    return operation.slot if isinstance(operation, Put | Pend) else None
+    return operation.slot if isinstance(operation, Put | Pend | Mend) else None
 
 
 class Plan:
@@ -108,7 +108,7 @@ def plan_group(
         status = Status.OK
         if isinstance(operation, StatePut):
             plan.states[operation.name] = operation.value
-        elif isinstance(operation, Pend | Settle | Discard | MergeChannels):
+        elif isinstance(operation, Pend | Mend | Settle | Discard | MergeChannels):
             status = images.add(operation)
         else:
             key = operation.record_key

@@ -63,9 +63,19 @@ class Pend(_ImageOperation):
 
 
 class Replace(Pend):
-    """The chunk gets this image as its committed one, and has none pending. OK."""
+    """The chunk gets this image as its committed one (nothing is kept of an absent one), and has none pending. OK."""
 
     __slots__ = ()
+
+
+class Mend(_ImageOperation):
+    """The committed image is replaced by a copy of it. OK; CONDITION where it has another version by now."""
+
+    __slots__ = ("image",)
+
+    def __init__(self, record_key: bytes, image: ImageRecord, slot: Slot | None, done: CommitDone, token: Any) -> None:
+        super().__init__(record_key, slot, done, token)
+        self.image = image
 
 
 class Settle(_ImageOperation):
@@ -79,16 +89,15 @@ class Settle(_ImageOperation):
 
 
 class Discard(_ImageOperation):
-    """The pending image of this version goes; the channel's entry is `before` again (None: none). OK, NOT_FOUND."""
+    """The pending image of this version goes; its channel's entry, if it is of that write, is the one before again.
+    OK, NOT_FOUND.
+    """
 
-    __slots__ = ("before", "version")
+    __slots__ = ("version",)
 
-    def __init__(
-        self, record_key: bytes, version: int, before: ChannelRecord | None, done: CommitDone, token: Any
-    ) -> None:
+    def __init__(self, record_key: bytes, version: int, done: CommitDone, token: Any) -> None:
         super().__init__(record_key, None, done, token)
         self.version = version
-        self.before = before
 
 
 class MergeChannels:
@@ -104,7 +113,7 @@ class MergeChannels:
         self.token = token
 
 
-ImageOperation = Pend | Settle | Discard | MergeChannels
+ImageOperation = Pend | Mend | Settle | Discard | MergeChannels
 
 
 class ImagePlan:
@@ -135,6 +144,8 @@ class ImagePlan:
             return self._settle(committed, pending, operation.version)
         if isinstance(operation, Discard):
             return self._discard(pending, operation)
+        if isinstance(operation, Mend):
+            return self._mend(committed, operation)
         self._clear(pending)
         if isinstance(operation, Replace):
             self._commit(committed, operation.image)
@@ -153,6 +164,14 @@ class ImagePlan:
         self._commit(committed, image)
         return Status.OK
 
+    def _mend(self, committed: bytes, operation: Mend) -> Status:
+        image = self._stored(committed)
+        if image is None or image.version != operation.image.version:
+            self.freed.append((operation.image.pages, operation.image.slot))
+            return Status.CONDITION
+        self._commit(committed, operation.image)
+        return Status.OK
+
     def _discard(self, pending: bytes, operation: Discard) -> Status:
         image = self._stored(pending)
         if image is None or image.version != operation.version:
@@ -162,7 +181,7 @@ class ImagePlan:
             key = channel_key(int.from_bytes(pending[:4], "big"), image.client, image.channel)
             entry = self._stored_channel(key)
             if entry is not None and entry.sequence == image.sequence:
-                self.channels[key] = None if operation.before is None else encode_channel(key, operation.before)
+                self.channels[key] = encode_channel(key, image.before) if image.before.sequence else None
         return Status.OK
 
     def _commit(self, key: bytes, image: ImageRecord) -> None:

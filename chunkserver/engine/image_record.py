@@ -7,12 +7,13 @@ Value, little-endian:
 
     format u8 | flags u8 (1: absent) | slot class u16, in 4 KiB pages | chain version u32 | slot u32 | length u32 |
     version u64 | truncate version u64 | previous version u64 | slot bytes u32 |
-    origin: client 16 bytes, channel u32, sequence u64 |
+    origin: client 16 bytes, channel u32, sequence u64 | the channel's write before: sequence u64, version u64,
+    length u32 |
     XXH3-64 u64 of each started 64 KiB | XXH3-64 u64 of image key and all before
 
 Channel key (24 bytes): chain id u32 | client 16 bytes | channel u32, big-endian. Value, little-endian:
 
-    format u8 | status u8 | length u32 | sequence u64 | version u64 | XXH3-64 u64 of channel key and all before
+    format u8 | length u32 | sequence u64 | version u64 | XXH3-64 u64 of channel key and all before
 
 What fails its checksum, or contradicts itself, raises `CorruptRecord` and nothing of it is used.
 """
@@ -34,10 +35,21 @@ IMAGE_KEY_BYTES = RECORD_KEY_BYTES + 1
 CHANNEL_KEY_BYTES = 4 + CLIENT_ID_BYTES + 4
 
 _ABSENT = 1
-_IMAGE = struct.Struct("<BBHIIIQQQI16sIQ")
-_CHANNEL = struct.Struct("<BBIQQ")
+_IMAGE = struct.Struct("<BBHIIIQQQI16sIQQQI")
+_CHANNEL = struct.Struct("<BIQQ")
 _CHANNEL_KEY = struct.Struct(">I16sI")
 _DIGEST = struct.Struct("<Q")
+
+
+class ChannelRecord(NamedTuple):
+    """The last write of a channel, and the version and length of the chunk after it."""
+
+    sequence: int
+    version: int
+    length: int
+
+
+NO_WRITE = ChannelRecord(0, 0, 0)
 
 
 class ImageRecord(NamedTuple):
@@ -61,19 +73,12 @@ class ImageRecord(NamedTuple):
     """Of the write that made it; zeros: not told."""
     channel: int = 0
     sequence: int = 0
+    before: ChannelRecord = NO_WRITE
+    """The last write of its channel before that one; sequence 0: none."""
 
     @property
     def absent(self) -> bool:
         return self.pages == 0
-
-
-class ChannelRecord(NamedTuple):
-    """The last write of a channel, and its result."""
-
-    sequence: int
-    version: int
-    length: int
-    status: int
 
 
 def image_key(record_key: bytes, which: bytes) -> bytes:
@@ -101,6 +106,7 @@ def encode_image(key: bytes, image: ImageRecord) -> bytes:
             image.client,
             image.channel,
             image.sequence,
+            *image.before,
         )
         + image.checksums
     )
@@ -126,6 +132,7 @@ def decode_image(key: bytes, value: bytes) -> ImageRecord:
         client,
         channel,
         sequence,
+        *before,
     ) = _IMAGE.unpack_from(value)
     sums = value[_IMAGE.size : -_DIGEST.size]
     if (
@@ -151,6 +158,7 @@ def decode_image(key: bytes, value: bytes) -> ImageRecord:
         client,
         channel,
         sequence,
+        ChannelRecord(*before),
     )
 
 
@@ -168,7 +176,7 @@ def split_channel_key(key: bytes) -> tuple[int, bytes, int]:
 def encode_channel(key: bytes, channel: ChannelRecord) -> bytes:
     """The value stored under `key`."""
     assert len(key) == CHANNEL_KEY_BYTES, len(key)
-    body = _CHANNEL.pack(FORMAT, channel.status, channel.length, channel.sequence, channel.version)
+    body = _CHANNEL.pack(FORMAT, channel.length, channel.sequence, channel.version)
     return body + _DIGEST.pack(xxh3_64_intdigest(key + body))
 
 
@@ -177,10 +185,10 @@ def decode_channel(key: bytes, value: bytes) -> ChannelRecord:
     if len(value) != _CHANNEL.size + _DIGEST.size:
         raise CorruptRecord(f"a channel's record of {len(value)} bytes")
     _check_digest(key, value)
-    form, status, length, sequence, version = _CHANNEL.unpack_from(value)
+    form, length, sequence, version = _CHANNEL.unpack_from(value)
     if form != FORMAT:
         raise CorruptRecord(f"a channel's record has format {form}; this version reads {FORMAT}")
-    return ChannelRecord(sequence, version, length, status)
+    return ChannelRecord(sequence, version, length)
 
 
 def _check_digest(key: bytes, value: bytes) -> None:

@@ -15,7 +15,16 @@ from typing import Any, NamedTuple
 
 from esker.chunkserver.engine.committer import Committer, Index
 from esker.chunkserver.engine.errors import CorruptRecord
-from esker.chunkserver.engine.image_group import ChannelRow, CommitDone, Discard, MergeChannels, Pend, Replace, Settle
+from esker.chunkserver.engine.image_group import (
+    ChannelRow,
+    CommitDone,
+    Discard,
+    Mend,
+    MergeChannels,
+    Pend,
+    Replace,
+    Settle,
+)
 from esker.chunkserver.engine.image_record import (
     CHANNEL_KEY_BYTES,
     COMMITTED,
@@ -210,15 +219,18 @@ class Images:
             Replace(record_key, image, channel, slot, partial(self._done, record_key, False, done), token)
         )
 
+    def mend(self, record_key: bytes, image: ImageRecord, slot: Slot, done: CommitDone, token: Any) -> None:
+        """See `Mend`, and `pend`."""
+        self._check(image, slot)
+        self._committer.queue(Mend(record_key, image, slot, done, token))
+
     def settle(self, record_key: bytes, version: int, done: CommitDone, token: Any) -> None:
         """See `Settle`."""
         self._committer.queue(Settle(record_key, version, partial(self._done, record_key, False, done), token))
 
-    def discard(
-        self, record_key: bytes, version: int, before: ChannelRecord | None, done: CommitDone, token: Any
-    ) -> None:
+    def discard(self, record_key: bytes, version: int, done: CommitDone, token: Any) -> None:
         """See `Discard`."""
-        self._committer.queue(Discard(record_key, version, before, partial(self._done, record_key, False, done), token))
+        self._committer.queue(Discard(record_key, version, partial(self._done, record_key, False, done), token))
 
     def merge_channels(self, clear: Sequence[bytes], rows: Sequence[ChannelRow], done: CommitDone, token: Any) -> None:
         """See `MergeChannels`."""

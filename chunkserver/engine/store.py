@@ -42,6 +42,8 @@ class ScanPage(NamedTuple):
     items: list[tuple[bytes, Record]]
     next_after: bytes | None
     """Where the next page begins; None behind the last one."""
+    damaged: list[bytes]
+    """Keys of records in the page that cannot be read."""
 
 
 class DriveStore:
@@ -169,6 +171,15 @@ class DriveStore:
                     self._note_corrupt(key, error)
                 found = cursor.next()
         return ScanPage(items, None)
+
+    def read_part(self, record: ReadRecord, at: int, buffer: memoryview, done: Done, token: Any) -> None:
+        """Queues the read of a part of one chunk, padded: from `at`, which is a multiple of 4 KiB as the buffer's length
+        is. In the same await-free stretch as the lookup, as for `read_run`.
+        """
+        owner = self._classes[record[1]]
+        assert at + len(buffer) <= owner.slot_bytes, (at, len(buffer), owner.slot_bytes)
+        fd, offset = owner.place(record[2])
+        self._engine.read(fd, offset + at, buffer, done, token)
 
     def state_get(self, name: str) -> bytes | None:
         """What `state_put` stored last under `name`."""
