@@ -1,6 +1,7 @@
 """The worker's line to the metadata servers: join, heartbeats and new routing; beside it the catalog's reports go out.
 
-Nothing on the data path waits for it.
+A heartbeat that the manager acknowledges renews the worker's lease, from when it was sent, after the cluster map that
+came with it was taken over. Nothing on the data path waits for it.
 """
 
 import asyncio
@@ -9,6 +10,7 @@ from collections.abc import Callable
 
 from esker.chunkserver.catalog_reports import CatalogReports
 from esker.chunkserver.cluster_view import ClusterView
+from esker.chunkserver.lease import Chains, Lease
 from esker.runtime.logging import get_logger
 from esker.wire.errors import EskerError, RequestFailed, UserError
 from esker.wire.limits import HEARTBEAT_INTERVAL_S
@@ -25,10 +27,10 @@ from esker.wire.types import Routing, Worker
 
 log = get_logger("chunkserver.meta")
 
-Chains = tuple[tuple[int, int], ...]
-"""Chain ids with chain versions."""
-
-CALL_TIMEOUT_S = 2.0
+JOIN_TIMEOUT_S = 2.0
+HEARTBEAT_TIMEOUT_S = 1.4
+"""A server that is silent gets half of it: another one can still renew a lease that the last heartbeat began."""
+LEAVE_TIMEOUT_S = 0.5
 BEAT_PAUSE_S = 0.02
 """At least between two heartbeats, however many ask for one."""
 REJOIN_DELAY_S = 0.5
@@ -37,8 +39,8 @@ REJOIN_DELAY_S = 0.5
 class MetaLink:
     """Keeps `view` up to date for the worker that joined.
 
-    `used_bytes` and `resynced` (chains whose syncing replica is up to date, and those where it does not get on) are
-    asked at each heartbeat.
+    `used_bytes`, `resynced` (chains whose syncing replica is up to date, and those where it does not get on) and
+    `unreachable` (drives to which this worker sends on and cannot) are asked at each heartbeat.
     """
 
     def __init__(
@@ -48,6 +50,8 @@ class MetaLink:
         view: ClusterView,
         used_bytes: Callable[[], int],
         resynced: Callable[[], tuple[Chains, Chains]],
+        lease: Lease,
+        unreachable: Callable[[], tuple[str, ...]] = tuple,
     ) -> None:
         self._meta = meta
         self._reports = reports
@@ -55,6 +59,9 @@ class MetaLink:
         self._view = view
         self._used_bytes = used_bytes
         self._resynced = resynced
+        self._lease = lease
+        self._unreachable = unreachable
+        self._number = 0
         self._joined = False
         self._beat_now = asyncio.Event()
 
@@ -85,7 +92,7 @@ class MetaLink:
         while True:
             try:
                 if not self._joined:
-                    await self.join(own, CALL_TIMEOUT_S)
+                    await self.join(own, JOIN_TIMEOUT_S)
                 await self._heartbeat(own)
                 if silent:
                     log.info("a metadata server answers again")
@@ -93,7 +100,7 @@ class MetaLink:
             except EskerError as error:
                 if isinstance(error, RequestFailed):
                     if error.status is Status.FORBIDDEN:
-                        raise UserError(f"another worker serves drive {own.drive_id}: {error.message}") from error
+                        raise UserError(error.message) from error  # Another worker serves the drive, or it was removed.
                     self._joined = False  # a server that does not know this worker (any more)
                 if not silent:
                     log.warning("no heartbeat got through; serving goes on", reason=str(error))
@@ -104,9 +111,19 @@ class MetaLink:
                     await self._beat_now.wait()
             self._beat_now.clear()
 
-    async def _heartbeat(self, own: Worker) -> None:
+    async def leave(self) -> None:
+        """Serves no more: tells the manager, if it listens, so that the chains go on without this worker at once."""
+        self._lease.end()
+        if self._own is not None and self._joined:
+            with contextlib.suppress(EskerError):
+                await self._heartbeat(self._own, leaving=True, timeout_s=LEAVE_TIMEOUT_S)
+
+    async def _heartbeat(self, own: Worker, *, leaving: bool = False, timeout_s: float = HEARTBEAT_TIMEOUT_S) -> None:
         routing = self._view.routing
         synced, stalled = self._resynced()
+        stopped = self._lease.stopped
+        self._number += 1
+        sent_s = self._lease.now_s()
         beat = Heartbeat(
             own.drive_id,
             own.incarnation,
@@ -117,10 +134,19 @@ class MetaLink:
             catalog=self._reports.lag(),
             synced=synced,
             stalled=stalled,
+            number=self._number,
+            term=self._lease.term,
+            stopped=stopped,
+            unreachable=self._unreachable(),
+            leaving=leaving,
         )
-        reply = await self._meta.call(Method.HEARTBEAT, beat, HeartbeatReply, timeout_s=CALL_TIMEOUT_S)
+        reply = await self._meta.call(Method.HEARTBEAT, beat, HeartbeatReply, timeout_s=timeout_s)
         if reply.routing is not None:
             self._take(reply.routing)
+        if reply.term:
+            self._lease.renew(sent_s, reply.term, reply.withheld)
+            if set(self._lease.stopped) - set(stopped):
+                self.refresh()  # The manager waits to hear that this worker has stopped.
 
     def _take(self, routing: Routing) -> None:
         self._view.take(routing)

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 
+from esker.meta.admin_growth import expand, forget_drives, set_goals
 from esker.meta.admin_namespaces import begin_removal, namespace_figures
 from esker.meta.admin_raw import meta_change, meta_page, meta_snapshot
 from esker.meta.catalog import Catalog
@@ -11,6 +12,10 @@ from esker.meta.store.errors import StoreError
 from esker.runtime.logging import get_logger
 from esker.wire.admin_messages import (
     CatalogGet,
+    Expand,
+    ExpandReply,
+    ForgetDrives,
+    GrowthReply,
     MetaChange,
     MetaChangeReply,
     MetaPage,
@@ -19,6 +24,7 @@ from esker.wire.admin_messages import (
     NamespaceFiguresReply,
     NamespaceRemove,
     NamespaceRemoveReply,
+    SetGoals,
 )
 from esker.wire.messages import CatalogListReply
 from esker.wire.rpc_server import Handler, Request
@@ -53,6 +59,25 @@ class AdminService:
         reply = await begin_removal(self._store, request, self._wall_ms())
         for namespace in reply.removed:
             log.info("a namespace is being removed", name=namespace.name, id=namespace.namespace_id)
+        return reply
+
+    async def set_goals(self, request: SetGoals) -> GrowthReply:
+        """See `admin_growth.set_goals`."""
+        reply = await set_goals(self._store, request, self._wall_ms())
+        leaving = ", ".join(each.drive_id for each in request.leaving)
+        log.info("chains get other drives", chains=len(request.goals), leaving=leaving)
+        return reply
+
+    async def expand(self, request: Expand) -> ExpandReply:
+        """See `admin_growth.expand`."""
+        reply = await expand(self._store, request)
+        log.info("a chain table has grown", table=request.table_id, version=reply.table_version, chains=reply.chain_ids)
+        return reply
+
+    async def forget_drives(self, request: ForgetDrives) -> GrowthReply:
+        """See `admin_growth.forget_drives`."""
+        reply = await forget_drives(self._store, request, self._wall_ms())
+        log.info("drives were removed from the cluster", drives=", ".join(request.drives))
         return reply
 
     async def meta_page(self, request: MetaPage) -> MetaPageReply:

@@ -8,7 +8,7 @@ incarnation its address is asked whether that very incarnation still answers the
 from collections.abc import Awaitable, Callable
 
 from esker.meta import keys
-from esker.meta.records import ClusterRecord, pack, unpack
+from esker.meta.records import ClusterRecord, RemovedDrive, pack, unpack
 from esker.meta.routing import bump_version, read_cluster
 from esker.meta.store.base import Store, Transaction
 from esker.wire.errors import RequestFailed, UserError
@@ -64,8 +64,8 @@ def check_sizes(drives_expected: int, replicas: int) -> None:
 async def join(store: Store, worker: Worker, probe: Probe) -> None:
     """Record that `worker` serves its drive.
 
-    Raises `RequestFailed`: BAD_REQUEST for a malformed worker, FORBIDDEN while another worker serves the drive, BUSY
-    if two workers of the drive join at once.
+    Raises `RequestFailed`: BAD_REQUEST for a malformed worker, FORBIDDEN while another worker serves the drive and
+    where the drive was removed from the cluster, BUSY if two workers of the drive join at once.
     """
     _check_worker(worker)
     key = keys.drive(worker.drive_id)
@@ -75,6 +75,12 @@ async def join(store: Store, worker: Worker, probe: Probe) -> None:
         return None if stored is None else unpack(Worker, key, stored)
 
     async def record(transaction: Transaction) -> None:
+        removed = await transaction.get(keys.removed_drive(worker.drive_id))
+        if removed is not None:
+            raise RequestFailed(
+                Status.FORBIDDEN,
+                _removed_text(unpack(RemovedDrive, keys.removed_drive(worker.drive_id), removed)),
+            )
         found = await recorded(transaction)
         if found == worker:
             return
@@ -95,6 +101,14 @@ async def join(store: Store, worker: Worker, probe: Probe) -> None:
             )
         allowed.add(before.incarnation)
     await store.run(record, what=what)
+
+
+def _removed_text(removed: RemovedDrive) -> str:
+    how = f"replaced by drive {removed.replaced_by}" if removed.replaced_by else "removed by an operator"
+    return (
+        f"drive {removed.drive_id} is not in this cluster any more: it was {how}. What is on it stays there; "
+        "to use the disk again give an empty directory"
+    )
 
 
 def _check_worker(worker: Worker) -> None:

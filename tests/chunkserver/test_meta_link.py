@@ -156,5 +156,5 @@ async def test_a_drive_that_another_worker_serves_is_given_up(tmp_path: Path) ->
         await link.join(drive.worker(5), 1.0)
         meta.failure[Method.HEARTBEAT] = lambda: RequestFailed(Status.FORBIDDEN, "d0 is served by a copy")
         async with asyncio.timeout(10):
-            with pytest.raises(UserError, match="another worker serves drive d0: d0 is served by a copy"):
+            with pytest.raises(UserError, match="^d0 is served by a copy"):
                 await link.run()

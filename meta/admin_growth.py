@@ -1,0 +1,172 @@
+"""Drives that come and go, as operators ask for it: goals of chains, new chains, drives that are forgotten.
+
+Each request was made from one version of the cluster map and changes it in one transaction, only while it still has
+that version: what an operator was shown is what happens. Which drives go where is planned by the tools
+(`replanning.py`); here it is only checked that a request can be meant. What follows from goals is the manager's.
+"""
+
+import asyncio
+from collections.abc import Iterable
+
+import msgspec
+
+from esker.meta import keys
+from esker.meta.cache_table import newest_table
+from esker.meta.chain_setup import write_table
+from esker.meta.records import RemovedDrive, StoredRemoval, pack, unpack
+from esker.meta.routing import bump_version, read_all, read_routing, read_version
+from esker.meta.store.base import Store, Transaction
+from esker.wire.admin_messages import Expand, ExpandReply, ForgetDrives, GrowthReply, SetGoals
+from esker.wire.errors import RequestFailed
+from esker.wire.placement import WEIGHT_MAX, build_slot_table
+from esker.wire.status import Status
+from esker.wire.types import Chain, ChainTable, Namespace, Replica, Routing
+
+CHAINS_MAX = 10_000
+"""That one request may name: what fits into a transaction."""
+
+
+async def set_goals(store: Store, request: SetGoals, now_ms: int) -> GrowthReply:
+    """Raises `RequestFailed`: CONFLICT (the map is another by now), BAD_REQUEST (drives or chains that do not exist)."""
+
+    async def body(transaction: Transaction) -> int:
+        routing = await _routing(transaction, request.routing_version)
+        drives = {worker.drive_id for worker in routing.workers}
+        chains = {chain.chain_id: chain for chain in routing.chains}
+        if len(request.goals) > CHAINS_MAX:
+            raise _bad(f"{len(request.goals)} goals at once; allowed: {CHAINS_MAX}")
+        for goal in request.goals:
+            chain = chains.get(goal.chain_id)
+            if chain is None:
+                raise _bad(f"there is no chain {goal.chain_id}")
+            if not goal.drives:
+                transaction.clear(keys.chain_goal(goal.chain_id))
+                continue
+            _check_drives(goal.drives, drives)
+            if len(goal.drives) < chain.min_replicas or not set(goal.added) <= set(goal.drives):
+                raise _bad(f"chain {goal.chain_id} would have fewer replicas than the {chain.min_replicas} it needs")
+            transaction.set(keys.chain_goal(goal.chain_id), pack(goal))
+        for leaving in request.leaving:
+            _check_drives(filter(None, (leaving.drive_id, leaving.replaced_by)), drives)
+            transaction.set(keys.leaving(leaving.drive_id), pack(msgspec.structs.replace(leaving, since_ms=now_ms)))
+        for drive_id in request.staying:
+            transaction.clear(keys.leaving(drive_id))
+        bump_version(transaction)
+        return routing.version + 1
+
+    return GrowthReply(await store.run(body, what="setting the goals of chains"))
+
+
+async def expand(store: Store, request: Expand) -> ExpandReply:
+    """Adds chains to a table. Raises `RequestFailed` as `set_goals` does."""
+
+    async def read(transaction: Transaction) -> Routing:
+        return await _routing(transaction, request.routing_version)
+
+    routing = await store.run(read, what="reading the cluster map")
+    table = newest_table(routing, request.table_id)
+    if table is None or not 1 <= len(request.chains) <= CHAINS_MAX:
+        raise _bad(f"{len(request.chains)} new chains for table {request.table_id}")
+    first_id = max(chain.chain_id for chain in routing.chains) + 1
+    chains = _new_chains(request, routing, first_id)
+    weights = tuple(chain.weight for chain in request.chains)
+    if not all(1 <= weight <= WEIGHT_MAX for weight in weights):
+        raise _bad("a weight is out of range")
+    grown = ChainTable(
+        table.table_id,
+        table.version + 1,
+        (*table.chain_ids, *(chain.chain_id for chain in chains)),
+        (*table.weights, *weights),
+    )
+    # Hundreds of chains take about a second: too long for the loop, and for a transaction.
+    slots = await asyncio.to_thread(build_slot_table, grown.chain_ids, grown.weights)
+
+    async def body(transaction: Transaction) -> None:
+        if await read_version(transaction) != request.routing_version:
+            raise _changed()
+        for chain in chains:
+            transaction.set(keys.chain(chain.chain_id), pack(chain))
+        write_table(transaction, grown, slots)
+        for namespace in await read_all(transaction, keys.namespaces(), Namespace):
+            if namespace.table_id == grown.table_id:
+                transaction.set(keys.namespace(namespace.namespace_id), pack(_laid_out(namespace, grown.version)))
+        for key, stored in await transaction.get_range(*keys.removals()):
+            removal = unpack(StoredRemoval, key, stored)
+            if removal.namespace.table_id == grown.table_id:
+                laid_out = _laid_out(removal.namespace, grown.version)
+                transaction.set(key, pack(msgspec.structs.replace(removal, namespace=laid_out)))
+        bump_version(transaction)
+
+    await store.run(body, what="adding chains")
+    return ExpandReply(grown.version, tuple(chain.chain_id for chain in chains))
+
+
+async def forget_drives(store: Store, request: ForgetDrives, now_ms: int) -> GrowthReply:
+    """Raises `RequestFailed` as `set_goals` does; CONFLICT also while a drive is in a chain, or is to be in one."""
+
+    async def body(transaction: Transaction) -> int:
+        routing = await _routing(transaction, request.routing_version)
+        used = {replica.drive_id for chain in routing.chains for replica in chain.replicas}
+        used |= {drive_id for goal in routing.goals for drive_id in goal.drives}
+        _check_drives(request.drives, {worker.drive_id for worker in routing.workers})
+        for drive_id in request.drives:
+            if drive_id in used:
+                raise RequestFailed(Status.CONFLICT, f"drive {drive_id} still holds replicas; drain it first")
+            forget_drive(transaction, RemovedDrive(drive_id, now_ms))
+        bump_version(transaction)
+        return routing.version + 1
+
+    return GrowthReply(await store.run(body, what="removing drives"))
+
+
+def forget_drive(transaction: Transaction, removed: RemovedDrive) -> None:
+    """Part of a transaction that bumps the routing version. The drive must be in no chain."""
+    for key in (keys.drive, keys.leaving, keys.report):
+        transaction.clear(key(removed.drive_id))
+    transaction.set(keys.removed_drive(removed.drive_id), pack(removed))
+
+
+def _laid_out(namespace: Namespace, version: int) -> Namespace:
+    """The namespace over a newer version of its table; blocks may be where the earlier ones say, too."""
+    return msgspec.structs.replace(
+        namespace,
+        table_version=version,
+        older_versions=(namespace.table_version, *namespace.older_versions),
+        layout_epoch=namespace.layout_epoch + 1,
+    )
+
+
+def _new_chains(request: Expand, routing: Routing, first_id: int) -> list[Chain]:
+    """All replicas are admitted in the present lives of their workers: there is nothing to be brought up to date."""
+    lives = {worker.drive_id: worker.incarnation for worker in routing.workers}
+    chains = []
+    for chain_id, chain in enumerate(request.chains, start=first_id):
+        _check_drives(chain.drives, set(lives))
+        if not 1 <= chain.min_replicas <= len(chain.drives):
+            raise _bad(f"a chain of {len(chain.drives)} replicas of which {chain.min_replicas} have to serve")
+        replicas = tuple(Replica(drive_id, incarnation=lives[drive_id]) for drive_id in chain.drives)
+        chains.append(Chain(chain_id, 1, replicas, chain.min_replicas))
+    return chains
+
+
+def _check_drives(drives: Iterable[str], known: set[str]) -> None:
+    named = list(drives)
+    strangers = [drive_id for drive_id in named if drive_id not in known]
+    if strangers:
+        raise _bad(f"drive {strangers[0]} is not in this cluster")
+    if len(set(named)) != len(named):
+        raise _bad("a drive is named twice")
+
+
+async def _routing(transaction: Transaction, version: int) -> Routing:
+    if await read_version(transaction) != version:
+        raise _changed()
+    return await read_routing(transaction)
+
+
+def _changed() -> RequestFailed:
+    return RequestFailed(Status.CONFLICT, "the cluster has changed meanwhile; try again")
+
+
+def _bad(why: str) -> RequestFailed:
+    return RequestFailed(Status.BAD_REQUEST, why)
