@@ -256,7 +256,7 @@ class CommitPending(msgspec.Struct, frozen=True, gc=False):
 
 
 class DiscardPending(msgspec.Struct, frozen=True, gc=False):
-    """The pending image of `version` goes, durably, and its channel's entry of before comes back if its own is there."""
+    """The pending image of `version` goes, durably; its channel's entry of before comes back, if its own is there."""
 
     op: int
     version: int
@@ -284,7 +284,10 @@ class QueryVersion(msgspec.Struct, frozen=True, gc=False):
 
 
 class ServeImage(msgspec.Struct, frozen=True, gc=False):
-    """Answer a read with this image, which is stored here at this moment (`pending`: as the pending one). None: absent."""
+    """Answer a read with this image, which is stored here at this moment (`pending`: as the pending one).
+
+    None: the chunk is absent.
+    """
 
     op: int
     image: Image | None

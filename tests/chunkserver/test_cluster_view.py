@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 
 from esker.chunkserver.cluster_view import ROUTING_STATE
-from esker.craq.replica import CHAIN_VERSION_SHIFT
+from esker.craq.versions import CHAIN_VERSION_SHIFT
 from esker.wire.messages import LOOKUP_ABSENT, LOOKUP_PRESENT, LOOKUP_UNSURE, Method
 from esker.wire.status import Status
 from esker.wire.types import Replica

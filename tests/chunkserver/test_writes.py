@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from esker.craq.replica import CHAIN_VERSION_SHIFT
+from esker.craq.versions import CHAIN_VERSION_SHIFT
 from esker.wire.checksum import checksums
 from esker.wire.errors import RequestFailed
 from esker.wire.limits import ALIGN_BYTES, KIB, MIB

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable
 
-from esker.craq.messages import Content, Create, Effect, Event, Found, Remove, Reserved, Stored, Written
-from esker.craq.replica import CHAIN_VERSION_SHIFT, ChainReplica
+from esker.craq.messages import Content, Create, Found, Remove, Reserved, Stored, Written
+from esker.craq.replica import AnyEffect, AnyEvent, ChainReplica
+from esker.craq.versions import CHAIN_VERSION_SHIFT
 from esker.wire.ids import NO_PUT_ID
 from esker.wire.types import Chain, Replica, TargetState
 
@@ -51,20 +52,20 @@ def remove(op: int = 1, version: int = 0, put_id: bytes = NO_PUT_ID, chunk: byte
     return Remove(op, CHAIN_VERSION, chunk, version, put_id)
 
 
-def play(machine: ChainReplica, *events: Event) -> list[Effect]:
+def play(machine: ChainReplica, *events: AnyEvent) -> list[AnyEffect]:
     """Hands over the events; returns what the last one brought about."""
-    effects: list[Effect] = []
+    effects: list[AnyEffect] = []
     for event in events:
         effects = machine.handle(event)
     return effects
 
 
-def writing(machine: ChainReplica, op: int = 1, number: int = 1, *, version: int = 0) -> list[Effect]:
+def writing(machine: ChainReplica, op: int = 1, number: int = 1, *, version: int = 0) -> list[AnyEffect]:
     """A create that finds nothing, up to its write; returns the effects of that."""
     return play(machine, create(op, number, version=version), Found(op, None), Reserved(op, True))
 
 
-def holding(machine: ChainReplica, op: int = 1, number: int = 1, *, version: int = 0) -> list[Effect]:
+def holding(machine: ChainReplica, op: int = 1, number: int = 1, *, version: int = 0) -> list[AnyEffect]:
     """A create up to its durable copy; the successor has not answered."""
     writing(machine, op, number, version=version)
     return play(machine, Written(op))

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
+from esker.craq.immutable import QUEUE_PER_CHUNK_MAX
 from esker.craq.messages import (
     Answer,
     Create,
@@ -26,7 +27,7 @@ from esker.craq.messages import (
     Write,
     Written,
 )
-from esker.craq.replica import QUEUE_PER_CHUNK_MAX, ChainReplica
+from esker.craq.replica import ChainReplica
 from esker.wire.status import Status
 from esker.wire.types import TargetState
 
