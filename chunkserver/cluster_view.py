@@ -155,6 +155,10 @@ class ClusterView:
             replica.handle(DriveFailed(why))
             self.offline_chains.add(chain_id)
 
+    def unreachable(self) -> tuple[str, ...]:
+        """Drives to which operations are sent on and that could not be reached for a while."""
+        return tuple(sorted(drive_id for drive_id, link in self._links.items() if link.unreachable()))
+
     def used_links(self) -> list[Link]:
         """Every link that was made."""
         return list(self._links.values())

@@ -4,6 +4,9 @@ The worker is its successor's client. On the same host the successor copies from
 otherwise the payload goes over TCP. One connection to a successor at a time, so that what is sent on arrives in
 order; a newer connection of this worker makes the successor drop the older one. A link that fails answers
 UNAVAILABLE at once until its next attempt is due.
+
+While somebody uses it, a link also finds out whether the successor can be reached at all (`reachability.py`): it goes
+on to connect, and where requests stay unanswered on a connection that is up, it tries whether another one comes about.
 """
 
 import asyncio
@@ -13,6 +16,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from esker.chunkserver.pool import Region, WorkerPool
+from esker.chunkserver.reachability import Reachability
 from esker.runtime.logging import get_logger
 from esker.wire.codec import decode_body
 from esker.wire.errors import EskerError, ProtocolError, RequestFailed
@@ -39,6 +43,10 @@ log = get_logger("chunkserver.forward")
 BACKOFF_MIN_S = 0.05
 BACKOFF_MAX_S = 1.0
 CONNECT_TIMEOUT_S = 1.0
+UNANSWERED_S = 1.0
+"""A request that is unanswered for so long makes the link find out whether the successor can be reached."""
+CARED_FOR_S = 5.0
+"""A link that nobody has used for so long lets it be."""
 
 PAYLOAD_METHODS = (Method.CREATE, Method.REPLACE)
 
@@ -87,6 +95,11 @@ class Link:
         self._connecting: asyncio.Task[None] | None = None
         self._retry_at = 0.0
         self._backoff_s = BACKOFF_MIN_S
+        self._reachability = Reachability()
+        self._waiting: dict[_Reply, float] = {}
+        """Requests without a last answer, oldest first, and when they were sent."""
+        self._probing: asyncio.Task[None] | None = None
+        self._used_at = 0.0
 
     @property
     def connection(self) -> Connection | None:
@@ -100,6 +113,7 @@ class Link:
 
         What is asked of the successor by it comes after the operations that were sent on before.
         """
+        self._used_at = self._loop.time()
         if self.connection is None and self._connecting is None and self._loop.time() >= self._retry_at:
             self._connecting = asyncio.ensure_future(self._connect())
         if self._connecting is not None:
@@ -112,9 +126,37 @@ class Link:
         """The successor has a new life, or another address: earlier failures say nothing of it."""
         self._retry_at = 0.0
         self._backoff_s = BACKOFF_MIN_S
+        self._reachability.answered()
+
+    def unreachable(self) -> bool:
+        """Whether the successor could not be reached for a while, up to now. Ask at each heartbeat: it is found out
+        only between two of these questions.
+        """
+        now = self._loop.time()
+        if now - self._used_at > CARED_FOR_S and not self._waiting:
+            return False
+        oldest = next(iter(self._waiting.values()), now)
+        unanswered = self.connection is not None and now - oldest >= UNANSWERED_S
+        if self._connecting is None and (self._probing is None or self._probing.done()):
+            if unanswered:
+                self._probing = asyncio.ensure_future(self._probe(oldest))
+            elif self.connection is None and now >= self._retry_at and self._backoff_s > BACKOFF_MIN_S:
+                self._connecting = asyncio.ensure_future(self._connect())
+        return self._reachability.unreachable(now)
+
+    async def _probe(self, unanswered_since: float) -> None:
+        try:
+            await (await self._reach("tool")).aclose()
+        except EskerError:
+            self._reachability.failed(self._loop.time(), unanswered_since)
+            if self._reachability.unreachable(self._loop.time()) and self._connection is not None:
+                self._connection.stream.close()  # What waits on it would never be answered.
+        else:
+            self._reachability.answered()
 
     def send(self, item: Item) -> None:
         """Queues an operation; what one turn of the loop queues goes out together."""
+        self._used_at = self._loop.time()
         self._queue.append(item)
         if not self._flush_soon:
             self._flush_soon = True
@@ -139,9 +181,11 @@ class Link:
             connection = await self._dial()
             self._connection = connection
             self._backoff_s = BACKOFF_MIN_S
+            self._reachability.answered()
         except EskerError as error:
             tell = log.warning if self._backoff_s == BACKOFF_MIN_S else log.debug  # once until it can be reached again
             tell("a successor cannot be reached", successor=self._drive_id, reason=str(error))
+            self._reachability.failed(self._loop.time())
             self._retry_at = self._loop.time() + self._backoff_s
             self._backoff_s = min(BACKOFF_MAX_S, 2 * self._backoff_s)
             self._fail_queue()
@@ -150,40 +194,44 @@ class Link:
         self._flush()
 
     async def _dial(self) -> Connection:
+        self._memory_id = 0
+        connection = await self._reach("worker")
+        if not connection.local:
+            return connection
+        try:
+            arena = self._pool.arena
+            registered = await connection.call(
+                Method.REGISTER_MEMORY,
+                RegisterMemory(arena.size_bytes),
+                MemoryRegistered,
+                timeout_s=CONNECT_TIMEOUT_S,
+                fds=(arena.fd,),
+            )
+            self._memory_id = registered.memory_id
+        except BaseException:
+            await connection.aclose()
+            raise
+        return connection
+
+    async def _reach(self, role: str) -> Connection:
+        """A new connection, over a Unix socket where the successor is on the same host and answers there."""
         worker = self._find(self._drive_id)
         if worker is None:
             raise EskerError("it has not joined the cluster")
-        own = self._own
-        self._memory_id = 0
-        if worker.socket_path and worker.boot_id == own.boot_id:
+        if worker.socket_path and worker.boot_id == self._own.boot_id:
             try:
-                connection = await self._handshake(UnixAddress(worker.socket_path))
+                return await self._handshake(UnixAddress(worker.socket_path), role)
             except EskerError as error:
                 log.info("no same-host connection, using TCP", successor=self._drive_id, reason=str(error))
-            else:
-                try:
-                    arena = self._pool.arena
-                    registered = await connection.call(
-                        Method.REGISTER_MEMORY,
-                        RegisterMemory(arena.size_bytes),
-                        MemoryRegistered,
-                        timeout_s=CONNECT_TIMEOUT_S,
-                        fds=(arena.fd,),
-                    )
-                    self._memory_id = registered.memory_id
-                except BaseException:
-                    await connection.aclose()
-                    raise
-                return connection
-        return await self._handshake(TcpAddress(worker.host, worker.port))
+        return await self._handshake(TcpAddress(worker.host, worker.port), role)
 
-    async def _handshake(self, address: TcpAddress | UnixAddress) -> Connection:
+    async def _handshake(self, address: TcpAddress | UnixAddress, role: str) -> Connection:
         own = self._own
         connection = await Connection.connect(
             address,
-            role="worker",
+            role=role,
             cluster_id=self._cluster_id,
-            peer_id=own.drive_id,
+            peer_id=own.drive_id if role == "worker" else "",
             incarnation=own.incarnation,
             timeout_s=CONNECT_TIMEOUT_S,
         )
@@ -201,7 +249,8 @@ class Link:
         first = batch[0]
         left_s = max(item.deadline for item in batch) - self._loop.time()
         budget_ms = max(1, int(left_s * 1000))
-        reply = _Reply(batch, self._answered)
+        reply = _Reply(batch, self._answered, self._waiting)
+        self._waiting[reply] = self._loop.time()
         if first.method is Method.REMOVE:
             extents = b"".join(REMOVE_EXTENT.pack(*item.extent) for item in batch)
             connection.start(Method.REMOVE, Remove(first.space, extents, budget_ms), reply)
@@ -240,9 +289,10 @@ class Link:
 
     async def aclose(self) -> None:
         """Ends the link; what is under way is answered UNAVAILABLE."""
-        if self._connecting is not None:
-            self._connecting.cancel()
-            await asyncio.gather(self._connecting, return_exceptions=True)
+        for task in (self._connecting, self._probing):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
         self._fail_queue()
         if self._connection is not None:
             await self._connection.aclose()
@@ -251,9 +301,10 @@ class Link:
 class _Reply:
     """Gives each operation of a request its answer, once."""
 
-    __slots__ = ("_answered", "_batch", "_open")
+    __slots__ = ("_answered", "_batch", "_open", "_waiting")
 
-    def __init__(self, batch: Sequence[Item], answered: Answered) -> None:
+    def __init__(self, batch: Sequence[Item], answered: Answered, waiting: "dict[_Reply, float]") -> None:
+        self._waiting = waiting
         self._batch = batch
         self._open = [True] * len(batch)
         self._answered = answered
@@ -276,6 +327,7 @@ class _Reply:
         raise AssertionError("no memory was named")
 
     def on_done(self, error: EskerError | None) -> None:
+        self._waiting.pop(self, None)
         status = error.status if isinstance(error, RequestFailed) else Status.UNAVAILABLE
         for number in range(len(self._open)):
             self._answer(number, status)

@@ -20,6 +20,7 @@ from esker.chunkserver.config import WorkerConfig
 from esker.chunkserver.engine.errors import DriveOwned, NotNow
 from esker.chunkserver.engine.io import IoEngine, open_engine
 from esker.chunkserver.engine.store import DriveStore
+from esker.chunkserver.lease import Lease
 from esker.chunkserver.lookups import LookupService
 from esker.chunkserver.memories import ClientMemories
 from esker.chunkserver.meta_link import MetaLink
@@ -28,6 +29,7 @@ from esker.chunkserver.reads import ReadService
 from esker.chunkserver.resync import ResyncService
 from esker.chunkserver.runner import ReplicaRunner
 from esker.chunkserver.scan import ScanService
+from esker.chunkserver.upkeep import Upkeep
 from esker.chunkserver.writes import WriteService
 from esker.runtime import logging
 from esker.runtime.counters import Counters
@@ -134,6 +136,7 @@ class _Drive:
         self._pool = WorkerPool(config.pool_bytes)
         self._memories = ClientMemories(self._counters)
         self._incarnation = uuid.uuid4().hex
+        self._lease = Lease()
 
     async def serve(self, stop: asyncio.Event) -> None:
         store, counters, pool = self._store, self._counters, self._pool
@@ -148,7 +151,13 @@ class _Drive:
         )
         reports = CatalogReports(store, self._reports_meta, counters, view.life)
         meta_link = MetaLink(
-            self._meta, reports, view, lambda: store.used_bytes, lambda: (resyncs.synced, resyncs.stalled)
+            self._meta,
+            reports,
+            view,
+            lambda: store.used_bytes,
+            lambda: (resyncs.synced, resyncs.stalled),
+            self._lease,
+            view.unreachable,
         )
         runner = ReplicaRunner(store, self._engine, pool, counters, view.link, reports.add, view.fail_drive)
         resyncs = ResyncService(
@@ -161,11 +170,14 @@ class _Drive:
             pool.arena.size_bytes // 4,
             meta_link.refresh,
         )
+        upkeep = Upkeep(store, self._engine, runner, view.replicas, counters, self._config.scrub_bytes_per_s)
+        resyncs.suspect = upkeep.repairs.suspect
         view.on_chains = resyncs.look
         check_space = view.spaces.check
         reads = ReadService(
             store, self._engine, pool, self._memories, counters, view.offline_chains, check_space, view.unsure_chains
         )
+        reads.suspect = upkeep.repairs.suspect
         lookups = LookupService(store, counters, check_space, view.unsure_chains)
         writes = WriteService(runner, pool, self._memories, counters, view.replicas, meta_link.refresh, check_space)
         scans = ScanService(store, runner, reports, lambda: view.routing_version, meta_link.refresh, view.ready)
@@ -185,7 +197,8 @@ class _Drive:
             Method.SCAN: scans.scan,
             Method.REPORT_BLOCKS: scans.report_blocks,
             Method.CATALOG_CHECKED: scans.checked,
-            Method.STATS: lambda request: self._stats(request, reports, resyncs),
+            Method.STATS: lambda request: self._stats(request, reports, resyncs, upkeep),
+            **upkeep.handlers,
         }
         server = RpcServer(handlers, Identity(store.cluster_id, store.drive_id, self._incarnation))
         try:
@@ -198,7 +211,10 @@ class _Drive:
                 if refused or not had_routing:
                     kind = NotNow if _may_pass(error) else UserError
                     raise kind(f"{self._config.directory} cannot join the cluster: {error}") from error
+            upkeep.start()
             await self._run(stop, own, meta_link)
+            await meta_link.leave()
+            await upkeep.aclose()
             await resyncs.aclose()
             for successor in view.used_links():
                 await successor.aclose()
@@ -206,6 +222,7 @@ class _Drive:
             if await store.drain(DRAIN_TIMEOUT_S):
                 await reports.finish(REPORTS_TIMEOUT_S)
         finally:
+            await upkeep.aclose()
             await resyncs.aclose()
             await server.aclose()
             await meta_link.aclose()
@@ -232,7 +249,7 @@ class _Drive:
             capacity_bytes=self._store.capacity_bytes,
         )
 
-    def _stats(self, request: Request, reports: CatalogReports, resyncs: ResyncService) -> None:
+    def _stats(self, request: Request, reports: CatalogReports, resyncs: ResyncService, upkeep: Upkeep) -> None:
         now = {
             "memories": self._memories.count,
             "pool_free_bytes": self._pool.free_bytes,
@@ -240,6 +257,9 @@ class _Drive:
             "catalog_reports_added": reports.added,
             "catalog_reports_waiting": reports.waiting,
             "resyncs_under_way": resyncs.under_way,
+            **upkeep.counters(),
+            "lease_left_ms": self._lease.left_ms,
+            "lease_lapses": self._lease.lapses,
         }
         request.reply(StatsReply({**self._counters.snapshot(), **self._store.counters(), **now}))
 

@@ -1,20 +1,21 @@
 """Which chains the manager wants changed: from the cluster map, heartbeats and the time, without any I/O.
 
-Owns what is believed of drives and of resyncs, and for how long a replica whose resync came to nothing is left out.
-What follows for a chain is `craq/membership.py`'s; where nothing does, its goal is asked (`craq/goals.py`).
+Owns what is believed of drives, of resyncs and of the network between workers (`cuts.py`), and for how long a replica
+whose resync came to nothing is left out (`holds.py`). What follows for a chain is `craq/membership.py`'s; where nothing
+does, its goal is asked (`craq/goals.py`).
 """
 
 from collections.abc import Iterable, Sequence
 
 from esker.craq.goals import step_toward
 from esker.craq.membership import LocalState, Target, local_state, next_chain
+from esker.meta.cuts import Cuts
 from esker.meta.heartbeats import Heartbeats
+from esker.meta.holds import Holds
 from esker.meta.sightings import Sightings
 from esker.wire.types import Chain, ChainGoal, Replica, Routing, TargetState
 
 STEPS_AT_ONCE = 8
-HOLD_MIN_S, HOLD_MAX_S = 5.0, 300.0
-"""How long a replica whose resync came to nothing is left out, more each time."""
 
 Change = tuple[Chain, Chain]
 """A chain as it is stored, and as it shall be."""
@@ -26,7 +27,8 @@ class ChainDecisions:
     def __init__(self) -> None:
         self._sightings = Sightings()
         self._index = _Index.empty()
-        self._holds = _Holds()
+        self._holds = Holds()
+        self._cuts = Cuts()
 
     def forget(self) -> None:
         """Somebody else is the manager: what was known here grows old."""
@@ -48,7 +50,10 @@ class ChainDecisions:
         """The chain after as many steps as there are to take at this moment."""
         for _ in range(STEPS_AT_ONCE):
             targets = self._targets(chain, now_s)
-            if not self._sightings.losses_are_sure(chain, targets):
+            cut = self._cuts.look(chain, self._sightings, targets, now_s)
+            if cut:
+                targets[cut] = targets[cut]._replace(state=LocalState.OFFLINE)
+            if not self._sightings.losses_are_sure(chain, targets, alive=cut):
                 break
             following = next_chain(chain, targets)
             if following is chain and goal is not None:
@@ -69,7 +74,9 @@ class ChainDecisions:
             state: LocalState = target.state
             if replica.state is TargetState.SYNCING:
                 state = self._resynced(chain, replica, targets, now_s)
-            elif held.holds(chain, replica.drive_id, target.incarnation, now_s):
+            elif held.holds(chain, replica.drive_id, target.incarnation, now_s) or self._cuts.holds(
+                chain, replica.drive_id, target.incarnation, now_s
+            ):
                 state = LocalState.OFFLINE
             targets[replica.drive_id] = target._replace(state=state)
         return targets
@@ -133,24 +140,3 @@ class _Index:
         for drive_id in troubled:
             found |= {chain.chain_id: chain for chain in self._by_drive.get(drive_id, ())}
         return list(found.values())
-
-
-class _Holds:
-    """Replicas that are left out for a while, each in the life of its worker in which its resync came to nothing."""
-
-    def __init__(self) -> None:
-        self._until: dict[tuple[int, str, str], tuple[float, float]] = {}
-
-    def hold(self, chain: Chain, drive_id: str, incarnation: str, now_s: float) -> None:
-        key = (chain.chain_id, drive_id, incarnation)
-        until_s, span_s = self._until.get(key, (0.0, HOLD_MIN_S / 2))
-        if now_s >= until_s:
-            span_s = min(2 * span_s, HOLD_MAX_S)
-            self._until[key] = (now_s + span_s, span_s)
-
-    def holds(self, chain: Chain, drive_id: str, incarnation: str, now_s: float) -> bool:
-        until_s, _ = self._until.get((chain.chain_id, drive_id, incarnation), (now_s, 0.0))
-        return now_s < until_s
-
-    def release(self, chain: Chain, drive_id: str, incarnation: str) -> None:
-        self._until.pop((chain.chain_id, drive_id, incarnation), None)

@@ -42,6 +42,11 @@ class Sight:
         """What it said last."""
         return None if self.seen is None else self.seen.heartbeat
 
+    @property
+    def left(self) -> bool:
+        """Whether it said that it serves no more."""
+        return self.seen is not None and self.seen.heartbeat.leaving
+
 
 class Sightings:
     """Of all drives of the cluster map that was looked at last."""
@@ -63,7 +68,7 @@ class Sightings:
         self.dead = frozenset(
             drive_id
             for drive_id, sight in self._sights.items()
-            if silence_is_death and now_s - sight.sign_of_life_s >= DEAD_AFTER_S
+            if sight.left or (silence_is_death and now_s - sight.sign_of_life_s >= DEAD_AFTER_S)
         )
 
     def forget(self) -> None:
@@ -74,12 +79,17 @@ class Sightings:
         """What is known of the drive; None: it never joined."""
         return self._sights.get(drive_id)
 
+    def speaks(self, drive_id: str, now_s: float) -> bool:
+        """Whether the drive's worker was heard of a moment ago."""
+        sight = self._sights.get(drive_id)
+        return sight is not None and sight.seen is not None and now_s - sight.seen.at_s < QUIET_AFTER_S
+
     def troubled(self) -> set[str]:
-        """Drives that are dead, or say that they do not serve all of their chains."""
+        """Drives that are dead, or say that they do not serve all of their chains or cannot reach all others."""
         failing = {
             drive_id
             for drive_id, sight in self._sights.items()
-            if sight.heartbeat is not None and sight.heartbeat.offline_chains
+            if sight.heartbeat is not None and (sight.heartbeat.offline_chains or sight.heartbeat.unreachable)
         }
         return failing | self.dead
 
@@ -94,11 +104,14 @@ class Sightings:
             targets[replica.drive_id] = Target(LocalState.OFFLINE if offline else LocalState.ONLINE, sight.incarnation)
         return targets
 
-    def losses_are_sure(self, chain: Chain, targets: Mapping[str, Target]) -> bool:
-        """Whether serving replicas that are gone may be taken out: see the module."""
+    def losses_are_sure(self, chain: Chain, targets: Mapping[str, Target], *, alive: str = "") -> bool:
+        """Whether serving replicas that are gone may be taken out: see the module. Nothing of that concerns the drive
+        `alive`, which is to be left out for another reason.
+        """
         serving = [replica for replica in chain.replicas if replica.state is TargetState.SERVING]
-        lost = [replica for replica in serving if local_state(replica, targets) is LocalState.OFFLINE]
-        stay = [replica for replica in serving if replica not in lost]
+        gone = [replica for replica in serving if local_state(replica, targets) is LocalState.OFFLINE]
+        stay = [replica for replica in serving if replica not in gone]
+        lost = [replica for replica in gone if replica.drive_id != alive]
         if not lost or not stay:
             return True
         begun_s = max(self._trouble_since_s(replica, chain) for replica in lost)
@@ -113,6 +126,8 @@ class Sightings:
             return sight.since_s
         if replica.drive_id not in self.dead and _failed(sight, chain):
             return float("-inf")  # It says so itself: nothing went down.
+        if sight.left and sight.seen is not None:
+            return sight.seen.at_s + HEARTBEAT_INTERVAL_S  # All may be about to leave.
         return sight.sign_of_life_s + QUIET_AFTER_S
 
     def _heard_s(self, replica: Replica) -> float:

@@ -9,13 +9,15 @@ from typing import Any
 import pytest
 
 from esker.chunkserver import meta_link
+from esker.chunkserver.lease import Lease
 from esker.chunkserver.meta_link import MetaLink
 from esker.wire.errors import ConnectionFailed, RequestFailed, UserError
+from esker.wire.limits import WORKER_LEASE_S
 from esker.wire.messages import CatalogLag, Heartbeat, HeartbeatReply, JoinReply, Method
 from esker.wire.status import Status
 
 from ..waiting import until
-from .drives import ServedDrive, routing_of, served
+from .drives import HEAD, TAIL, ServedDrive, routing_of, served
 
 
 class Meta:
@@ -25,6 +27,12 @@ class Meta:
         self.routing = routing_of([drive], 2)
         self.failure: dict[Method, Callable[[], Exception]] = {}
         self.asked: list[tuple[Method, Any]] = []
+        self.now_s = 100.0
+        """By the worker's clock."""
+        self.term = 0
+        self.withheld: tuple[tuple[int, int], ...] = ()
+        self.took_s = 0.0
+        """How long a heartbeat takes, by that clock."""
 
     async def call(self, method: Method, body: Any, reply_type: type, *, timeout_s: float) -> Any:
         assert timeout_s > 0
@@ -35,7 +43,9 @@ class Meta:
         if method is Method.JOIN:
             return JoinReply(self.routing)
         assert method is Method.HEARTBEAT
-        return HeartbeatReply(self.routing if body.routing_version < self.routing.version else None)
+        self.now_s += self.took_s
+        newer = self.routing if body.routing_version < self.routing.version else None
+        return HeartbeatReply(newer, self.term, self.withheld)
 
     def count(self, method: Method) -> int:
         return sum(asked is method for asked, _ in self.asked)
@@ -73,7 +83,10 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 async def linked(tmp_path: Path) -> AsyncIterator[tuple[MetaLink, Meta, ServedDrive]]:
     async with served(tmp_path) as (drive,):
         meta = Meta(drive)
-        link = MetaLink(meta, Reports(), drive.view, lambda: drive.store.used_bytes, lambda: RESYNCED)
+        lease = Lease(lambda: meta.now_s)
+        link = MetaLink(
+            meta, Reports(), drive.view, lambda: drive.store.used_bytes, lambda: RESYNCED, lease, lambda: ("d9",)
+        )
         yield link, meta, drive
 
 
@@ -88,6 +101,16 @@ async def at_work(link: MetaLink) -> AsyncIterator[None]:
     assert task.cancelled(), task.exception()
 
 
+async def one_heartbeat(link: MetaLink, meta: Meta) -> Heartbeat:
+    """The next one, answered and taken."""
+    beats = meta.count(Method.HEARTBEAT)
+    async with at_work(link):
+        await until(lambda: meta.count(Method.HEARTBEAT) > beats + 1, "a heartbeat, and another one after its answer")
+    beat = meta.asked[-1][1]
+    assert isinstance(beat, Heartbeat)
+    return beat
+
+
 async def test_it_joins_and_keeps_saying_how_it_is(tmp_path: Path) -> None:
     async with linked(tmp_path) as (link, meta, drive):
         await link.join(drive.worker(5), 1.0)
@@ -100,6 +123,7 @@ async def test_it_joins_and_keeps_saying_how_it_is(tmp_path: Path) -> None:
         assert (beat.drive_id, beat.routing_version, beat.used_bytes) == ("d0", 2, drive.store.used_bytes)
         assert beat.offline_chains == (7,)
         assert (beat.synced, beat.stalled) == RESYNCED
+        assert beat.unreachable == ("d9",)
 
 
 async def test_a_newer_map_comes_with_the_next_heartbeat(tmp_path: Path) -> None:
@@ -156,5 +180,80 @@ async def test_a_drive_that_another_worker_serves_is_given_up(tmp_path: Path) ->
         await link.join(drive.worker(5), 1.0)
         meta.failure[Method.HEARTBEAT] = lambda: RequestFailed(Status.FORBIDDEN, "d0 is served by a copy")
         async with asyncio.timeout(10):
-            with pytest.raises(UserError, match="^d0 is served by a copy"):
+            with pytest.raises(UserError, match=r"^d0 is served by a copy"):
                 await link.run()
+
+
+# The lease
+
+
+async def test_only_a_manager_renews_the_lease_and_from_when_the_heartbeat_was_sent(tmp_path: Path) -> None:
+    async with linked(tmp_path) as (link, meta, drive):
+        await link.join(drive.worker(5), 1.0)
+        await one_heartbeat(link, meta)
+        assert not link._lease.live(HEAD, 2), "no manager has answered"
+        meta.term, meta.took_s = 3, 1.0
+        beat = await one_heartbeat(link, meta)
+        assert link._lease.live(HEAD, 2)
+        assert (beat.term, beat.stopped) == (3, ())
+        meta.took_s = WORKER_LEASE_S
+        await one_heartbeat(link, meta)
+        assert not link._lease.live(HEAD, 2), "the answers came when the leases were over"
+
+
+async def test_a_newer_map_is_taken_before_the_lease_is_renewed(tmp_path: Path) -> None:
+    async with linked(tmp_path) as (link, meta, drive):
+        await link.join(drive.worker(5), 1.0)
+        seen: list[bool] = []
+        drive.view.on_chains = lambda: seen.append(link._lease.live(HEAD, 3))
+        meta.term, meta.routing = 3, routing_of([drive], 3)
+        await one_heartbeat(link, meta)
+        assert seen == [False]
+        assert link._lease.live(HEAD, 3)
+
+
+async def test_what_is_withheld_ends_at_once_and_the_manager_is_told_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with linked(tmp_path) as (link, meta, drive):
+        await link.join(drive.worker(5), 1.0)
+        meta.term = 3
+        await one_heartbeat(link, meta)
+        monkeypatch.setattr(meta_link, "HEARTBEAT_INTERVAL_S", 3600.0)
+        meta.withheld = ((HEAD, 2),)
+        beat = await one_heartbeat(link, meta)
+        assert beat.stopped == ((HEAD, 2),)
+        assert not link._lease.live(HEAD, 2)
+        assert link._lease.live(HEAD, 3), "that is another version"
+        assert link._lease.live(TAIL, 2)
+
+
+async def test_numbers_of_heartbeats_grow(tmp_path: Path) -> None:
+    async with linked(tmp_path) as (link, meta, drive):
+        await link.join(drive.worker(5), 1.0)
+        meta.failure[Method.HEARTBEAT] = lambda: ConnectionFailed("nobody there")
+        await one_heartbeat(link, meta)
+        meta.failure.clear()
+        await one_heartbeat(link, meta)
+        numbers = [body.number for method, body in meta.asked if method is Method.HEARTBEAT]
+        assert numbers == list(range(1, len(numbers) + 1))
+
+
+@pytest.mark.parametrize("away", [False, True])
+async def test_whoever_leaves_serves_no_more_and_says_so(tmp_path: Path, away: bool) -> None:
+    async with linked(tmp_path) as (link, meta, drive):
+        await link.join(drive.worker(5), 1.0)
+        meta.term = 3
+        await one_heartbeat(link, meta)
+        assert link._lease.live(HEAD, 2)
+        if away:
+            meta.failure[Method.HEARTBEAT] = lambda: ConnectionFailed("nobody there")
+        await link.leave()
+        assert meta.asked[-1][1].leaving
+        assert not link._lease.live(HEAD, 2)
+
+
+async def test_whoever_never_joined_has_nobody_to_tell(tmp_path: Path) -> None:
+    async with linked(tmp_path) as (link, meta, _):
+        await link.leave()
+        assert meta.asked == []

@@ -8,11 +8,11 @@ import pytest
 
 from esker.craq.lease import DEATHS_FROM_S
 from esker.meta import keys
-from esker.meta.chain_decisions import HOLD_MIN_S
 from esker.meta.chain_manager import HELD_UP_S, STEP_INTERVAL_S, ChainManager
 from esker.meta.cluster import join
 from esker.meta.fences import Fences
 from esker.meta.heartbeats import Heartbeats
+from esker.meta.holds import HOLD_MIN_S
 from esker.meta.manager import Manager
 from esker.meta.records import pack
 from esker.meta.routing import RoutingCache, bump_version
