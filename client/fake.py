@@ -7,10 +7,11 @@ stores a chunk at every replica itself.
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from esker.client.fake_faults import Faults
+from esker.client.fake_mutable import FakeMutable, MutableStore
 from esker.runtime.hostid import boot_id
 from esker.wire import framing
 from esker.wire.checksum import checksums
@@ -72,24 +73,6 @@ class FakeChunk(NamedTuple):
     key: bytes
 
 
-@dataclass(slots=True)
-class Faults:
-    """What a worker does wrong until told otherwise."""
-
-    hold: set[Method] = field(default_factory=set)
-    """Requests of these methods are kept until `FakeWorker.go_on`, as a stopped process would."""
-    status: dict[Method, Status] = field(default_factory=dict)
-    """Every extent of these methods is answered so."""
-    busy: int = 0
-    """So many requests are refused as BUSY."""
-    unfinished: int = 0
-    """So many new chunks are stored, but answered as if the chain had changed meanwhile."""
-    cut: bool = False
-    """Connections end in the middle of the payload of a READ."""
-    corrupt: bool = False
-    """The first byte of what is read is another."""
-
-
 class FakeWorker:
     """One drive's worker."""
 
@@ -108,6 +91,7 @@ class FakeWorker:
         self._memories: dict[int, ForeignMemory] = {}
         self._held: list[Callable[[], None]] = []
         self._next_version = self._next_memory = 1
+        self._mutable = FakeMutable(self, cluster.mutable)
 
     @property
     def up(self) -> bool:
@@ -131,6 +115,7 @@ class FakeWorker:
                 Method.LOOKUP: self._holding(self._lookup),
                 Method.REGISTER_MEMORY: self._register,
                 Method.STATS: self._holding(lambda request: request.reply(StatsReply({}))),
+                **self._mutable.handlers(),
             },
             Identity(CLUSTER_ID, self.drive_id, incarnation),
         )
@@ -157,11 +142,23 @@ class FakeWorker:
     def _holding(self, handler: Callable[[Request], None]) -> Callable[[Request], None]:
         def handle(request: Request) -> None:
             self.requests.append(request.method)
-            self._unless_held(request, lambda: handler(request))
+            self.unless_held(request, lambda: handler(request))
 
         return handle
 
-    def _unless_held(self, request: Request, answer: Callable[[], None]) -> None:
+    def memory(self, memory_id: int) -> ForeignMemory:
+        """See `fake_mutable.Owner`."""
+        return self._memories[memory_id]
+
+    def refusal(self, chain_id: int, chain_version: int, *, to_head: bool) -> Status:
+        """See `fake_mutable.Owner`."""
+        replicas = self._cluster.replicas(chain_id)
+        if chain_version != self._cluster.chain_version or self not in replicas[: 1 if to_head else None]:
+            return Status.CHAIN_VERSION
+        return Status.OK if not to_head or all(replica.up for replica in replicas) else Status.UNAVAILABLE
+
+    def unless_held(self, request: Request, answer: Callable[[], None]) -> None:
+        """See `fake_mutable.Owner`."""
         if request.method in self.faults.hold:
             self._held.append(answer)
             if self.end_when_cancelled:
@@ -235,9 +232,9 @@ class FakeWorker:
                     memory.copy_from(row[5] * ALIGN_BYTES, [buffer])
                 self._store(request, message.space, extents, buffers)
 
-            self._unless_held(request, answer)
+            self.unless_held(request, answer)
             return None
-        request.on_payload = lambda: self._unless_held(
+        request.on_payload = lambda: self.unless_held(
             request, lambda: self._store(request, message.space, extents, buffers)
         )
         return buffers
@@ -316,6 +313,8 @@ class FakeCluster:
 
     def __init__(self, directory: Path, *, drives: int = 4, replicas: int = 2) -> None:
         self.directory = directory
+        self.mutable = MutableStore()
+        """Of all serving replicas."""
         self.workers = [FakeWorker(self, f"drive{number}") for number in range(drives)]
         self.chain_version = 1
         self.not_ready = 0

@@ -14,6 +14,7 @@ from esker.client.chains import ChainRoutes
 from esker.client.channel import Transport
 from esker.client.creates import CreateBatch
 from esker.client.fake import TABLE_ID, TABLE_VERSION, FakeCluster
+from esker.client.mutable import ChunkClient
 from esker.client.reads import ReadBatch
 from esker.client.removes import ANY_PUT_ID, ANY_VERSION, RemoveBatch
 from esker.client.routing import RoutingCache
@@ -158,3 +159,22 @@ def until() -> Callable[[Callable[[], bool]], Awaitable[None]]:
                 await asyncio.sleep(0)
 
     return wait
+
+
+@pytest.fixture
+async def cluster(short_directory: Path) -> AsyncIterator[FakeCluster]:
+    """Four drives, chains of three replicas."""
+    async with FakeCluster(short_directory, drives=4, replicas=3) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+async def connect(cluster: FakeCluster) -> AsyncIterator[Callable[..., Awaitable[ChunkClient]]]:
+    """Makes clients of mutable chunks of `cluster`; all are closed at the end."""
+    async with AsyncExitStack() as stack:
+
+        async def make(transport: str = "tcp", **others: Any) -> ChunkClient:
+            client = await ChunkClient.connect(cluster.address, transport=transport, **others)
+            return await stack.enter_async_context(client)
+
+        yield make
