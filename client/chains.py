@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from esker.client.workers import Workers, WorkerState
 from esker.wire.errors import EskerError
-from esker.wire.types import Chain, TargetState
+from esker.wire.types import Chain, ChainTable, TargetState
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +26,23 @@ class Routes:
     """The head's worker, where it is up."""
     hopeful: list[bool]
     """Whether a replica serves, or may soon: it is up, and all went down together, so the first to be back will."""
+    dead: frozenset[int]
+    """Chains without a serving replica whose worker is up and gives signs of life."""
 
 
 class ChainRoutes:
     """The routes of one chain-table version. Raises `EskerError` where the cluster map does not have it."""
 
-    def __init__(self, workers: Workers, table_id: int, table_version: int) -> None:
+    def __init__(self, workers: Workers, table_id: int, table_version: int, *, waits: bool = True) -> None:
         self._workers = workers
-        self._table = (table_id, table_version)
+        tables = workers.routing.tables
+        found = next((each for each in tables if (each.table_id, each.version) == (table_id, table_version)), None)
+        if found is None:
+            raise EskerError(f"the cluster map has no chain table {table_id} of version {table_version}")
+        self.table: ChainTable = found
+        """Never changes."""
+        self.waits = waits
+        """Whether writes wait for a chain that does not serve. If not, others stand in for it."""
         self._epoch = -1
         self._routes = self._build()
 
@@ -50,16 +59,14 @@ class ChainRoutes:
 
     def _build(self) -> Routes:
         routing = self._workers.routing
-        table = next((each for each in routing.tables if (each.table_id, each.version) == self._table), None)
-        if table is None:
-            raise EskerError(f"the cluster map has no chain table {self._table[0]} of version {self._table[1]}")
         by_id = {chain.chain_id: chain for chain in routing.chains}
-        chains = [by_id[chain_id] for chain_id in table.chain_ids]
+        # One that the map does not have any more counts as one that nobody serves.
+        chains = [by_id.get(chain_id) or Chain(chain_id, 0, ()) for chain_id in self.table.chain_ids]
         serving = [self._in_state(chain, TargetState.SERVING) for chain in chains]
         last = [self._in_state(chain, TargetState.LASTSRV) for chain in chains]
         self._epoch = self._workers.epoch
         return Routes(
-            chain_ids=list(table.chain_ids),
+            chain_ids=list(self.table.chain_ids),
             chains=chains,
             readers=[_preferred(states or lasts) for states, lasts in zip(serving, last, strict=True)],
             serving=serving,
@@ -68,6 +75,11 @@ class ChainRoutes:
                 for states, lasts in zip(serving, last, strict=True)
             ],
             heads=[states[0] if states and states[0].channel is not None else None for states in serving],
+            dead=frozenset(
+                index
+                for index, states in enumerate(serving)
+                if not any(state.channel is not None and not state.silent for state in states)
+            ),
         )
 
     def _in_state(self, chain: Chain, state: TargetState) -> tuple[WorkerState, ...]:

@@ -4,6 +4,9 @@ Busy heads and other versions of a chain are asked again until the deadline. Whe
 unavailable the chain is about to get another head: the chunk is tried again while a newer cluster map can bring one,
 for `FAILOVER_S` at most, and fails at once where the map says that no replica will serve soon. A head that is silent is
 given up once the map names another.
+
+Where other chains stand in for one that does not serve (`ChainRoutes.waits` is False), nothing waits for another head:
+chunks whose chain cannot take them fail as UNAVAILABLE, and `unavailable` names the chains.
 """
 
 from collections.abc import Sequence
@@ -32,6 +35,8 @@ class HeadBatch(Batch[Q]):
         self._chains = chains
         self._give_up_at: dict[int, float] = {}
         """Until when each chunk that met an unavailable worker is tried again."""
+        self.unavailable: set[int] = set()
+        """Chains (indexes) of chunks that ended as UNAVAILABLE."""
 
     def begin(self, timeout_s: float) -> None:
         """See `Batch`."""
@@ -62,16 +67,23 @@ class HeadBatch(Batch[Q]):
         """The chunk ended like this at its head: that is its answer, unless another attempt may end otherwise."""
         if status in (Status.CHAIN_VERSION, Status.UNAVAILABLE):
             self._workers.lost()
+        if status == Status.CHAIN_VERSION and not self._routes.waits and not self._may_still(extent):
+            status, row = Status.UNAVAILABLE, self.failed_row(Status.UNAVAILABLE)
         if status in (Status.BUSY, Status.CHAIN_VERSION) or (
             status == Status.UNAVAILABLE and self._may_get_a_head(extent)
         ):
             self.again_after_pause(extent)
-        else:
-            self.settle(extent, row)
+            return
+        if status == Status.UNAVAILABLE:
+            self.unavailable.add(self._chains[extent])
+        self.settle(extent, row)
 
     def _may_get_a_head(self, extent: int) -> bool:
-        if not self._routes.now().hopeful[self._chains[extent]]:
-            return False
+        routes = self._routes
+        return routes.waits and routes.now().hopeful[self._chains[extent]] and self._may_still(extent)
+
+    def _may_still(self, extent: int) -> bool:
+        """Whether the chunk may be tried again, counted from the first time that this was asked."""
         now = self.loop.time()
         give_up_at = self._give_up_at.setdefault(extent, min(now + FAILOVER_S, self.deadline))
         return now + self.pause_s < give_up_at
@@ -86,7 +98,8 @@ class HeadBatch(Batch[Q]):
             request.state.mark_suspect()
             self._workers.lost()
             serving = [routes.serving[self._chains[extent]] for extent in request.extents]
-            if all(not states or states[0] is not request.state for states in serving):
+            moved = all(not states or states[0] is not request.state for states in serving)
+            if moved or (request.state.silent and not self._routes.waits):
                 self.requests.discard(request)
                 for extent in request.give_up():
                     self.settle_or_repeat(extent, Status.UNAVAILABLE, self.timeout_row())

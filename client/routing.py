@@ -1,8 +1,8 @@
 """The client's copy of the cluster map, refreshed when somebody finds it old.
 
 Owns when to ask: one question at a time, at most one each `REFRESH_INTERVAL_S`, however many notice at once; and by
-itself, now and then, while some replica does not serve, since nobody notices that one serves again. What follows from a
-new map is for `on_change`.
+itself, now and then: more often while some replica does not serve, since nobody notices that one serves again, else
+for what comes without any trouble, such as new drives. What follows from a new map is for `on_change`.
 """
 
 import asyncio
@@ -20,6 +20,8 @@ REFRESH_INTERVAL_S = 0.1
 REFRESH_TIMEOUT_S = 2.0
 UNSETTLED_INTERVAL_S = 1.0
 """How often a newer map is asked for while some replica does not serve."""
+SETTLED_INTERVAL_S = 10.0
+"""And while all do."""
 
 
 class RoutingCache:
@@ -40,7 +42,7 @@ class RoutingCache:
         reply = await self._meta.call(Method.ROUTING, GetRouting(0), RoutingReply, timeout_s=timeout_s)
         assert reply.routing is not None, "version 0 is never the newest"
         self._take(reply.routing)
-        self._ask_again_if_unsettled()
+        self._ask_again_later()
         return reply.routing
 
     def refresh(self) -> "asyncio.Task[None]":
@@ -59,7 +61,7 @@ class RoutingCache:
         try:
             await self._ask()
         finally:
-            self._ask_again_if_unsettled()
+            self._ask_again_later()
 
     async def _ask(self) -> None:
         loop = asyncio.get_running_loop()
@@ -76,12 +78,13 @@ class RoutingCache:
             self._take(reply.routing)
             self._on_change(reply.routing)
 
-    def _ask_again_if_unsettled(self) -> None:
+    def _ask_again_later(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if not self._closed and not self._settled:
-            self._timer = asyncio.get_running_loop().call_later(UNSETTLED_INTERVAL_S, self.refresh)
+        if not self._closed:
+            interval_s = SETTLED_INTERVAL_S if self._settled else UNSETTLED_INTERVAL_S
+            self._timer = asyncio.get_running_loop().call_later(interval_s, self.refresh)
 
     async def aclose(self) -> None:
         """Ends a refresh under way."""

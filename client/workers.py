@@ -34,6 +34,8 @@ class WorkerState:
         self.channel: Channel | None = None
         self.suspect = False
         """It let a request's attempt time out and has not answered anything since: others are preferred."""
+        self.silent = False
+        """It is suspect, and did not even give the sign of life that it was asked for."""
         self.load_bytes = 0
         """Bytes asked of it that have not come."""
         self.creating_bytes = 0
@@ -80,6 +82,9 @@ class WorkerState:
             try:
                 await self.channel.fast.call(Method.STATS, Empty(), StatsReply, timeout_s=PROBE_MAX_S)
             except DeadlineExceeded:
+                if self.suspect and not self.silent:
+                    self.silent = True
+                    self._owner.changed()
                 continue
             except EskerError as error:
                 log.debug("a suspect worker gave no sign of life", drive=self.drive_id, reason=str(error))
@@ -94,7 +99,7 @@ class WorkerState:
     def heard(self) -> None:
         """It answered something."""
         if self.suspect:
-            self.suspect = False
+            self.suspect = self.silent = False
             self._owner.changed()
 
     async def _keep_connected(self) -> None:
@@ -116,7 +121,7 @@ class WorkerState:
             delay_s = PROBE_MIN_S
             channel.bulk.on_closed = channel.fast.on_closed = self._lost
             self.channel = channel
-            self.suspect = False
+            self.suspect = self.silent = False
             self.tried.set()
             self._owner.changed()
             if channel.bulk.closed or channel.fast.closed:

@@ -4,14 +4,17 @@ Knows types and ranges only; what a namespace or a pool adds to that is checked 
 """
 
 from collections.abc import Sequence
+from enum import StrEnum
 from numbers import Real
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from esker.client.buffers import BufferPool
 from esker.wire.errors import UserError
 from esker.wire.types import Geometry
+
+E = TypeVar("E", bound=StrEnum)
 
 TIMEOUT_S_MAX = 86_400.0
 """Longer timeouts, infinite ones too, are taken as this: event loops cannot wait for any length of time."""
@@ -38,6 +41,14 @@ def checked_text(value: Any, name: str) -> str:
     except UnicodeEncodeError as error:
         raise UserError(f"{name} {value!r} is not valid Unicode: {error.reason}") from None
     return value
+
+
+def checked_choice(kind: type[E], value: Any, name: str) -> E:
+    """A member of an enumeration, given by its value."""
+    try:
+        return kind(value)
+    except ValueError:
+        raise UserError(f"{name} is {value!r}; allowed: {', '.join(kind)}") from None
 
 
 def checked_integer(value: Any, name: str) -> int:

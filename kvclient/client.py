@@ -14,33 +14,32 @@ from types import TracebackType
 from typing import Any
 
 from esker.client.buffers import BufferPool, begin_all, end_all
-from esker.client.chains import ChainRoutes
 from esker.client.channel import Transport
-from esker.client.lookups import lookup
 from esker.client.routing import RoutingCache
 from esker.client.staging import Staging
 from esker.client.workers import Workers
 from esker.kvclient.arguments import (
     check_pool,
     check_same_length,
+    checked_choice,
     checked_geometry,
     checked_integer,
     checked_text,
     checked_timeout_s,
 )
-from esker.kvclient.get import get_blocks
+from esker.kvclient.follow import LayoutFollower
 from esker.kvclient.keyspace import Keyspace
 from esker.kvclient.memory import destinations, sources
-from esker.kvclient.put import Put
 from esker.kvclient.remove import remove_blocks
 from esker.kvclient.results import STATUS_OF, ClientStatistics, GetResult, PutResult
+from esker.kvclient.search import find_blocks, read_blocks
+from esker.kvclient.store import put_blocks
 from esker.runtime.counters import Counters
 from esker.wire.errors import RequestFailed, UserError
 from esker.wire.messages import Method, NamespaceOpen, NamespaceReply
 from esker.wire.meta_client import MetaClient, parse_addresses
-from esker.wire.placement import SlotTable
 from esker.wire.status import Status
-from esker.wire.types import Geometry
+from esker.wire.types import Geometry, Namespace, NamespaceMode, Routing
 
 CONNECT_TIMEOUT_S = 5.0
 GET_TIMEOUT_S = 5.0
@@ -61,13 +60,21 @@ class KVCacheClient:
     """
 
     def __init__(
-        self, meta: MetaClient, routing: RoutingCache, keyspace: Keyspace, pool: BufferPool, *, owns_pool: bool
+        self,
+        meta: MetaClient,
+        routing: RoutingCache,
+        keyspace: Keyspace,
+        follower: LayoutFollower,
+        pool: BufferPool,
+        *,
+        owns_pool: bool,
     ) -> None:
         self.pool = pool
         """Slots for values and buffers, read and written by workers of this host without a copy."""
         self._meta = meta
         self._routing = routing
         self._keyspace = keyspace
+        self._follower = follower
         self._owns_pool = owns_pool
         self._counters = Counters()
         self._closed = False
@@ -79,6 +86,7 @@ class KVCacheClient:
         namespace: str,
         geometry: Geometry,
         *,
+        mode: str = NamespaceMode.REPLICATED,
         transport: str = Transport.AUTO,
         pool: BufferPool | None = None,
         pool_bytes: int = POOL_BYTES,
@@ -87,13 +95,20 @@ class KVCacheClient:
     ) -> "KVCacheClient":
         """Opens `namespace` (made if absent, unless `create` is False) of the cluster at `host:port[,host:port]`.
 
+        `mode` is `replicated`, or `cache`: one copy of each block, and other drives stand in for a dead one.
         `transport` is `auto`, `tcp` or `local`. `pool` may be shared by clients; without one a pool of `pool_bytes`
         in slots of the longest block is made, and closed with the client. Raises `UserError` for bad addresses or
-        figures, a transport that cannot be had, and a geometry other than the namespace's; `ConnectionFailed`, saying
-        where it looked, when no metadata server answered in time; `RequestFailed` where the cluster is not ready.
+        figures, a transport that cannot be had, and a geometry or mode other than the namespace's; `ConnectionFailed`,
+        saying where it looked, when no metadata server answered in time; `RequestFailed` where the cluster is not
+        ready.
         """
-        chosen = _transport(transport)
-        opening = NamespaceOpen(checked_text(namespace, "namespace"), checked_geometry(geometry), bool(create))
+        chosen = checked_choice(Transport, transport, "transport")
+        opening = NamespaceOpen(
+            checked_text(namespace, "namespace"),
+            checked_geometry(geometry),
+            bool(create),
+            checked_choice(NamespaceMode, mode, "mode"),
+        )
         check_pool(pool)
         slots = _slots(checked_integer(pool_bytes, "pool_bytes"), opening.geometry) if pool is None else 0
         meta = MetaClient(parse_addresses(checked_text(cluster, "cluster")))
@@ -101,19 +116,27 @@ class KVCacheClient:
         deadline = loop.time() + checked_timeout_s(timeout_s, CONNECT_TIMEOUT_S)
         made = None
         workers: Workers | None = None
+        follower: LayoutFollower | None = None
+
+        def new_map(new: Routing) -> None:
+            if workers is not None:
+                workers.apply(new)
+            if follower is not None:
+                follower.take(new)
+
         try:
             reply = await _open_namespace(meta, opening, deadline)
             opened = reply.namespace
             if pool is None:
                 pool = made = BufferPool(opened.geometry.block_bytes_max, slots)
-            routing = RoutingCache(meta, lambda new: workers.apply(new) if workers is not None else None)
+            routing = RoutingCache(meta, new_map)
             workers = Workers(chosen, [pool], routing.refresh, os.urandom(16).hex())
-            workers.apply(await routing.load(max(0.001, deadline - loop.time())))
+            workers.apply(await _load_map(routing, opened, deadline))
             await workers.wait_tried(max(0.001, deadline - loop.time()))
-            routes = ChainRoutes(workers, opened.table_id, opened.table_version)
             staging = Staging(workers, opened.geometry.stripe_unit_bytes)
-            keyspace = Keyspace(opened, SlotTable(reply.placement, routes.chain_count), routes, workers, staging)
-            return cls(meta, routing, keyspace, pool, owns_pool=made is not None)
+            keyspace = Keyspace(reply, workers, staging)
+            follower = LayoutFollower(meta, keyspace)
+            return cls(meta, routing, keyspace, follower, pool, owns_pool=made is not None)
         except BaseException:
             if workers is not None:
                 await workers.aclose()
@@ -148,31 +171,16 @@ class KVCacheClient:
         """
         self._check_open()
         check_same_length(keys, values, "values")
-        objects, chains = self._keyspace.locate(keys, start, anchor)
+        objects, anchors = self._keyspace.locate(keys, start, anchor)
         memory = sources(values, self._keyspace.block_bytes_max)
         deadline_s = checked_timeout_s(timeout_s, PUT_TIMEOUT_S)
-        ends_at = asyncio.get_running_loop().time() + deadline_s
         begin_all(memory.leases, writes=False)
         try:
-            results: list[PutResult | None] = [None] * len(keys)
-            for positions in _distinct(objects):
-                left_s = max(0.001, ends_at - asyncio.get_running_loop().time())
-                whole = len(positions) == len(keys)
-                put = Put(
-                    self._keyspace,
-                    keys if whole else [keys[at] for at in positions],
-                    objects if whole else [objects[at] for at in positions],
-                    chains if whole else chains[positions],
-                    memory if whole else memory.at(positions),
-                    left_s,
-                )
-                for at, result in zip(positions, await put.run(), strict=True):
-                    results[at] = result
+            results = await put_blocks(self._keyspace, keys, objects, anchors, memory, deadline_s)
         finally:
             end_all(memory.leases)
-        answered = [result for result in results if result is not None]
-        self._count("put", answered)
-        return answered
+        self._count("put", results)
+        return results
 
     async def get(
         self,
@@ -189,12 +197,12 @@ class KVCacheClient:
         """
         self._check_open()
         check_same_length(keys, buffers, "buffers")
-        objects, chains = self._keyspace.locate(keys, start, anchor)
+        objects, anchors = self._keyspace.locate(keys, start, anchor)
         memory = destinations(buffers)
         deadline_s = checked_timeout_s(timeout_s, GET_TIMEOUT_S)
         begin_all(memory.leases, writes=True)
         try:
-            results = await get_blocks(self._keyspace, objects, chains, memory, deadline_s)
+            results = await read_blocks(self._keyspace, objects, anchors, memory, deadline_s)
         finally:
             end_all(memory.leases)
         self._count("get", results)
@@ -205,9 +213,9 @@ class KVCacheClient:
     ) -> list[bool]:
         """Whether each block is there, within 1 s by default; what is not answered by then counts as absent."""
         self._check_open()
-        objects, chains = self._keyspace.locate(keys, start, anchor)
+        objects, anchors = self._keyspace.locate(keys, start, anchor)
         deadline_s = checked_timeout_s(timeout_s, LOOKUP_TIMEOUT_S)
-        present = await lookup(self._keyspace.routes, self._keyspace.space, b"".join(objects), chains, deadline_s)
+        present = await find_blocks(self._keyspace, objects, anchors, deadline_s)
         self._counters.add("lookup_keys", len(keys))
         self._counters.add("lookup_hits", int(present.sum()))
         flags: list[bool] = present.view(bool).tolist()
@@ -225,9 +233,9 @@ class KVCacheClient:
     ) -> list[Status]:
         """Removes blocks; OK or NOT_FOUND per key, or why it could not (TIMEOUT: unknown), within 10 s by default."""
         self._check_open()
-        objects, chains = self._keyspace.locate(keys, start, anchor)
+        objects, anchors = self._keyspace.locate(keys, start, anchor)
         deadline_s = checked_timeout_s(timeout_s, PUT_TIMEOUT_S)
-        statuses = await remove_blocks(self._keyspace, objects, chains, deadline_s)
+        statuses = await remove_blocks(self._keyspace, objects, anchors, deadline_s)
         for status, count in Counter(statuses).items():
             self._counters.add(f"remove_{status.name.lower()}", count)
         return statuses
@@ -252,6 +260,7 @@ class KVCacheClient:
         if self._closed:
             return
         self._closed = True
+        await self._follower.aclose()
         await self._keyspace.staging.aclose()
         await self._keyspace.workers.aclose()
         await self._routing.aclose()
@@ -298,11 +307,16 @@ async def _open_namespace(meta: MetaClient, body: NamespaceOpen, deadline: float
         await asyncio.sleep(NOT_YET_DELAY_S)
 
 
-def _transport(name: str) -> Transport:
-    try:
-        return Transport(name)
-    except ValueError:
-        raise UserError(f"transport is {name!r}; allowed: {', '.join(Transport)}") from None
+async def _load_map(routing: RoutingCache, namespace: Namespace, deadline: float) -> Routing:
+    """The cluster map, once it has the namespace's tables: a metadata server may learn of new ones a moment later."""
+    loop = asyncio.get_running_loop()
+    wanted = {(namespace.table_id, version) for version in (namespace.table_version, *namespace.older_versions)}
+    while True:
+        left_s = deadline - loop.time()
+        found = await routing.load(max(0.001, left_s))
+        if wanted <= {(table.table_id, table.version) for table in found.tables} or left_s <= NOT_YET_DELAY_S:
+            return found
+        await asyncio.sleep(NOT_YET_DELAY_S)
 
 
 def _slots(pool_bytes: int, geometry: Geometry) -> int:
@@ -310,18 +324,3 @@ def _slots(pool_bytes: int, geometry: Geometry) -> int:
     if slots < 1:
         raise UserError(f"a pool of {pool_bytes} bytes has no room for a block of {geometry.block_bytes_max} bytes")
     return slots
-
-
-def _distinct(objects: Sequence[bytes]) -> list[list[int]]:
-    """Positions in rounds within which no key repeats: a later value of the same key meets the earlier one stored."""
-    everything = list(range(len(objects)))
-    if len(set(objects)) == len(objects):
-        return [everything] if objects else []
-    seen: Counter[bytes] = Counter()
-    rounds: list[list[int]] = []
-    for at, key in enumerate(objects):
-        if seen[key] == len(rounds):
-            rounds.append([])
-        rounds[seen[key]].append(at)
-        seen[key] += 1
-    return rounds

@@ -1,9 +1,10 @@
-"""Blocks out of the cluster: one parallel round trip, striped or not.
+"""Blocks out of one place of the cluster: one parallel round trip, striped or not.
 
 All chunks that a buffer has room for are asked for at once; those that do not exist answer cheaply. A striped block
 counts only where every chunk belongs to chunk 0's put. Where one does not, the other replicas are asked; only when
 every serving replica definitely has no such chunk is the broken block's chunk 0 removed, conditionally on its version
-and put id, so that the key can be put again. Never on a timeout, a busy worker or a bad checksum.
+and put id, so that the key can be put again. Never on a timeout, a busy worker or a bad checksum, and never where the
+missing chunk may lie at another place.
 """
 
 import asyncio
@@ -14,6 +15,7 @@ from esker.client.buffers import Slot
 from esker.client.reads import ReadBatch, Tried
 from esker.client.removes import RemoveBatch
 from esker.kvclient.keyspace import Keyspace
+from esker.kvclient.layout import Place
 from esker.kvclient.memory import Memory
 from esker.kvclient.results import STATUS_OF, GetResult
 from esker.kvclient.striping import Stripe, chunk_count, is_single, is_sound, judge
@@ -27,14 +29,13 @@ _MISS = GetResult(Status.NOT_FOUND, 0)
 
 
 async def get_blocks(
-    keyspace: Keyspace, objects: Sequence[bytes], chains: Indexes, memory: Memory, timeout_s: float
+    keyspace: Keyspace, place: Place, objects: Sequence[bytes], chains: Indexes, memory: Memory, timeout_s: float
 ) -> list[GetResult]:
-    """Reads the block of every object into its buffer; one result each."""
-    unit, longest = keyspace.unit, keyspace.block_bytes_max
-    if longest <= unit:
+    """Reads the block of every object at this place into its buffer; one result each."""
+    if not keyspace.striped:
         batch = ReadBatch(
             keyspace.staging,
-            keyspace.routes,
+            place.routes,
             keyspace.space,
             objects=objects,
             indexes=[0] * len(objects),
@@ -44,7 +45,7 @@ async def get_blocks(
             offsets=memory.offsets,
         )
         return [_result(row) for row in await batch.run(timeout_s)]
-    return await _StripedGet(keyspace, objects, chains, memory, timeout_s).run()
+    return await _StripedGet(keyspace, place, objects, chains, memory, timeout_s).run()
 
 
 def _result(row: Row) -> GetResult:
@@ -63,9 +64,16 @@ class _StripedGet:
     """A `get` in a namespace whose values may have several chunks. Extents are numbered block by block."""
 
     def __init__(
-        self, keyspace: Keyspace, objects: Sequence[bytes], chains: Indexes, memory: Memory, timeout_s: float
+        self,
+        keyspace: Keyspace,
+        place: Place,
+        objects: Sequence[bytes],
+        chains: Indexes,
+        memory: Memory,
+        timeout_s: float,
     ) -> None:
         self._keyspace = keyspace
+        self._place = place
         self._objects = objects
         self._chains: list[int] = chains.tolist()
         self._memory = memory
@@ -94,19 +102,21 @@ class _StripedGet:
             results.append(await self._block(block, len(view), rows, batch))
         return results
 
+    def _chain(self, block: int, index: int) -> int:
+        return self._place.chunk(self._chains[block], self._objects[block], index)
+
     def _batch(self, extents: Sequence[int], tried: dict[int, Tried] | None) -> ReadBatch:
         """Reads these extents; `tried` is by position in them."""
         unit, memory = self._keyspace.unit, self._memory
         places = [self._of[extent] for extent in extents]
-        chain_count = self._keyspace.table.chain_count
         slots: list[Slot | None] = [memory.slots[block] for block, _ in places]
         return ReadBatch(
             self._keyspace.staging,
-            self._keyspace.routes,
+            self._place.routes,
             self._keyspace.space,
             objects=[self._objects[block] for block, _ in places],
             indexes=[index for _, index in places],
-            chains=[(self._chains[block] + index) % chain_count for block, index in places],
+            chains=[self._chain(block, index) for block, index in places],
             views=[self._views[extent] for extent in extents],
             slots=slots,
             offsets=[memory.offsets[block] + index * unit for block, index in places],
@@ -142,8 +152,7 @@ class _StripedGet:
     async def _look_further(self, block: int, first: Row, extents: list[int], batch: ReadBatch) -> GetResult:
         """Asks the replicas that have not been asked for these chunks. None has one: the block is broken."""
         unit = self._keyspace.unit
-        serving = self._keyspace.routes.now().serving
-        chain_count = self._keyspace.table.chain_count
+        serving = self._place.routes.now().serving
         tried: dict[int, Tried] = {}
         for extent in extents:
             source = batch.sources[extent]
@@ -167,21 +176,22 @@ class _StripedGet:
                     left.append(extent)
                     continue
                 # Nobody is left to ask. Only answers of all serving replicas say that the chunk is gone.
-                chain = (self._chains[block] + self._of[extent][1]) % chain_count
+                chain = self._chain(block, self._of[extent][1])
                 answers = tried[extent]
                 broken |= all(answers.get(state) == Status.NOT_FOUND for state in serving[chain])
                 if not broken:
                     return _MISS
             extents = left
             if broken:
-                await self._remove_broken(block, first)
+                if self._place.sole:
+                    await self._remove_broken(block, first)
                 return _MISS
         return GetResult(Status.OK, first[4])
 
     async def _remove_broken(self, block: int, first: Row) -> None:
         batch = RemoveBatch(
             self._keyspace.workers,
-            self._keyspace.routes,
+            self._place.routes,
             self._keyspace.space,
             objects=[self._objects[block]],
             indexes=[0],
@@ -193,13 +203,13 @@ class _StripedGet:
 
 
 async def read_heads(
-    keyspace: Keyspace, objects: Sequence[bytes], chains: Sequence[int], timeout_s: float
+    keyspace: Keyspace, place: Place, objects: Sequence[bytes], chains: Sequence[int], timeout_s: float
 ) -> list[Row]:
     """What the chunks 0 of these objects say (rows with TOO_LARGE and no data), or why it is not known."""
     nothing = memoryview(bytearray())
     batch = ReadBatch(
         keyspace.staging,
-        keyspace.routes,
+        place.routes,
         keyspace.space,
         objects=objects,
         indexes=[0] * len(objects),

@@ -17,6 +17,7 @@ from esker.client.creates import CreateBatch
 from esker.client.removes import RemoveBatch
 from esker.kvclient.get import read_heads
 from esker.kvclient.keyspace import Keyspace
+from esker.kvclient.layout import Place
 from esker.kvclient.memory import Memory
 from esker.kvclient.results import STATUS_OF, PutResult
 from esker.kvclient.striping import chunk_count, put_id
@@ -36,18 +37,22 @@ class _Chunk:
 
 
 class Put:
-    """One `put` of distinct keys: objects, their chains and the values' memory."""
+    """One `put` of distinct keys at one place: objects, the chains of their chunks 0 and the values' memory."""
 
     def __init__(
         self,
         keyspace: Keyspace,
+        place: Place,
         keys: Sequence[bytes],
         objects: Sequence[bytes],
         chains: Indexes,
         memory: Memory,
         timeout_s: float,
     ) -> None:
+        self.unavailable: set[int] = set()
+        """Chains (indexes in the place's table) that could not take chunks."""
         self._keyspace = keyspace
+        self._place = place
         self._keys = keys
         self._objects = objects
         self._chains: list[int] = chains.tolist()
@@ -121,16 +126,16 @@ class Put:
     async def _heads(self, blocks: Sequence[int]) -> list[Row]:
         objects = [self._objects[block] for block in blocks]
         chains = [self._chains[block] for block in blocks]
-        return await read_heads(self._keyspace, objects, chains, self._time_left_s())
+        return await read_heads(self._keyspace, self._place, objects, chains, self._time_left_s())
 
     def _chain(self, chunk: _Chunk) -> int:
-        return (self._chains[chunk.block] + chunk.index) % self._keyspace.table.chain_count
+        return self._place.chunk(self._chains[chunk.block], self._objects[chunk.block], chunk.index)
 
     async def _create(self, chunks: Sequence[_Chunk]) -> list[Row]:
         keyspace, memory, unit = self._keyspace, self._memory, self._keyspace.unit
         batch = CreateBatch(
             keyspace.workers,
-            keyspace.routes,
+            self._place.routes,
             keyspace.space,
             unit,
             objects=[self._objects[chunk.block] for chunk in chunks],
@@ -142,12 +147,14 @@ class Put:
             blocks=[self._blocks[chunk.block] for chunk in chunks],
             keys=[self._keys[chunk.block] for chunk in chunks],
         )
-        return await batch.run(self._time_left_s())
+        rows = await batch.run(self._time_left_s())
+        self.unavailable |= batch.unavailable
+        return rows
 
     async def _removal(self, chunks: Sequence[_Chunk], conditions: Sequence[tuple[int, bytes]]) -> list[Row]:
         batch = RemoveBatch(
             self._keyspace.workers,
-            self._keyspace.routes,
+            self._place.routes,
             self._keyspace.space,
             objects=[self._objects[chunk.block] for chunk in chunks],
             indexes=[chunk.index for chunk in chunks],

@@ -23,7 +23,7 @@ from esker.kvclient.client import CLOSED, CONNECT_TIMEOUT_S, POOL_BYTES, KVCache
 from esker.kvclient.results import ClientStatistics, GetResult, PutResult
 from esker.wire.errors import UserError
 from esker.wire.status import Status
-from esker.wire.types import Geometry
+from esker.wire.types import Geometry, NamespaceMode
 
 T = TypeVar("T")
 
@@ -95,6 +95,7 @@ class SyncKVCacheClient:
         namespace: str,
         geometry: Geometry,
         *,
+        mode: str = NamespaceMode.REPLICATED,
         transport: str = Transport.AUTO,
         pool: BufferPool | None = None,
         pool_bytes: int = POOL_BYTES,
@@ -112,6 +113,7 @@ class SyncKVCacheClient:
                 cluster,
                 namespace,
                 geometry,
+                mode=mode,
                 transport=transport,
                 pool=pool,
                 pool_bytes=pool_bytes,

@@ -7,7 +7,7 @@ arithmetic is integer (`-log2` in 32-bit fixed point, from a table made with int
 same table. Nothing here may change for a table version that exists: blocks would not be found again.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cache
 
 import numpy as np
@@ -34,15 +34,22 @@ def build_slot_table(chain_ids: Sequence[int], weights: Sequence[int]) -> bytes:
     chain ids and weights, never on their order in the list. Raises `ValueError` for ids or weights out of range.
     """
     _check(chain_ids, weights)
-    slots = np.arange(PLACEMENT_SLOTS, dtype=np.uint64)
-    best_score = np.full(PLACEMENT_SLOTS, np.iinfo(np.uint64).max, dtype=np.uint64)
-    best_index = np.zeros(PLACEMENT_SLOTS, dtype=np.uint16)
+    return _winners(np.arange(PLACEMENT_SLOTS, dtype=np.uint64), chain_ids, weights).astype("<u2").tobytes()
+
+
+def _winners(slots: U64, chain_ids: Sequence[int], weights: Sequence[int]) -> npt.NDArray[np.uint16]:
+    """Which chain each of these slots goes to, as indexes into `chain_ids`."""
+    best_score = np.full(len(slots), np.iinfo(np.uint64).max, dtype=np.uint64)
+    best_index = np.zeros(len(slots), dtype=np.uint16)
     # Among chains of one weight the least score is the greatest hash: one logarithm per weight, not per chain.
     # Weights and, within a weight, chains are visited in a fixed order, and ties keep the first: order-independent.
-    for weight in sorted(set(weights)):
-        members = sorted((chain, index) for index, chain in enumerate(chain_ids) if weights[index] == weight)
+    of_weight: dict[int, list[tuple[int, int]]] = {}
+    for index, chain_id in enumerate(chain_ids):
+        of_weight.setdefault(weights[index], []).append((chain_id, index))
+    for weight in sorted(of_weight):
+        members = sorted(of_weight[weight])
         hashes = _hashes(slots, members[0][0])
-        indexes = np.full(PLACEMENT_SLOTS, members[0][1], dtype=np.uint16)
+        indexes = np.full(len(slots), members[0][1], dtype=np.uint16)
         for chain_id, index in members[1:]:
             candidate = _hashes(slots, chain_id)
             better = candidate > hashes
@@ -52,7 +59,7 @@ def build_slot_table(chain_ids: Sequence[int], weights: Sequence[int]) -> bytes:
         better = scores < best_score
         best_score = np.where(better, scores, best_score)
         best_index = np.where(better, indexes, best_index)
-    return best_index.astype("<u2").tobytes()
+    return best_index
 
 
 def _check(chain_ids: Sequence[int], weights: Sequence[int]) -> None:
@@ -126,7 +133,7 @@ class SlotTable:
     def __init__(self, table: bytes, chain_count: int) -> None:
         if len(table) != 2 * PLACEMENT_SLOTS:
             raise ValueError(f"a slot table of {len(table)} bytes; allowed: {2 * PLACEMENT_SLOTS}")
-        self._indexes = np.frombuffer(table, dtype="<u2").astype(np.intp)
+        self._indexes: Indexes = np.frombuffer(table, dtype="<u2").astype(np.intp)
         self.chain_count = chain_count
         if int(self._indexes.max()) >= chain_count:
             raise ValueError(f"the slot table names chain {int(self._indexes.max())} of {chain_count}")
@@ -140,6 +147,36 @@ class SlotTable:
         slots = np.frombuffer(anchors, dtype=">u2")[OBJECT_BYTES // 2 - 1 :: OBJECT_BYTES // 2]
         chosen: Indexes = self._indexes[slots]
         return chosen
+
+    def without(self, chain_ids: Sequence[int], weights: Sequence[int], dead: Collection[int]) -> "SlotTable":
+        """This table with the slots of `dead` chains (indexes) given to the best of the others; no other slot moves.
+
+        `chain_ids` and `weights` are those that this table was built over; the outcome is the table that is built over
+        the others alone. Where all are dead nothing moves. Takes as many hashes as the slots that move times the
+        chains that live: for one dead chain of any number about 65,536.
+        """
+        alive = [index for index in range(self.chain_count) if index not in dead]
+        if not alive or len(alive) == self.chain_count:
+            return self
+        (moving,) = np.isin(self._indexes, np.array(sorted(dead), dtype=np.intp)).nonzero()
+        if not len(moving):
+            return self
+        winners = _winners(
+            moving.astype(np.uint64), [chain_ids[index] for index in alive], [weights[index] for index in alive]
+        )
+        return self._changed(moving, np.array(alive, dtype=np.intp)[winners])
+
+    def taking(self, other: "SlotTable", home: "SlotTable", chains: Collection[int]) -> "SlotTable":
+        """This table, but as in `other` for the slots that are with one of `chains` (indexes) in `home`."""
+        (moving,) = np.isin(home._indexes, np.array(sorted(chains), dtype=np.intp)).nonzero()
+        return self._changed(moving, other._indexes[moving])
+
+    def _changed(self, slots: Indexes, indexes: Indexes) -> "SlotTable":
+        changed = SlotTable.__new__(SlotTable)
+        changed._indexes = self._indexes.copy()
+        changed._indexes[slots] = indexes
+        changed.chain_count = self.chain_count
+        return changed
 
 
 def anchor_positions(count: int, start: int, run_blocks: int) -> Indexes:
