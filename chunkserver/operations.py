@@ -37,7 +37,9 @@ class Operation:
     __slots__ = (
         "at",
         "batch",
+        "chain_version",
         "content",
+        "created_ms",
         "deadline",
         "event",
         "index",
@@ -76,8 +78,13 @@ class Operation:
         self.stored_version = 0
         self.replaces = 0
         """Version of what is stored here already; 0: nothing, or it is not known."""
+        self.created_ms = 0
+        self.chain_version = 0
+        """When, and in which version of the chain, the chunk that is written was made; 0: now, and in the present
+        one.
+        """
         self.sync_ended: SyncEnded | None = None
-        """Who waits for the end of a sync."""
+        """Who waits for the end of a sync or a repair."""
 
     @property
     def for_catalog(self) -> bool:

@@ -78,6 +78,8 @@ class ReadService:
         self._jobs: deque[ReadJob] = deque()
         self._starved: list[ReadJob] = []
         self._touched: list[ReadJob] = []
+        self.suspect: Callable[[bytes], None] = lambda record_key: None
+        """Called for chunks whose record, or whose data, cannot be read."""
         self._shares: WeakKeyDictionary[ServerConnection, Share] = WeakKeyDictionary()
         self._in_flight = 0
         self._pump_soon = False
@@ -175,6 +177,7 @@ class ReadService:
                     record = get(pack_key(chain_id, space, object_id, index))
                 except CorruptRecord:
                     self._settle(job, number, Status.CHECKSUM)
+                    self.suspect(pack_key(chain_id, space, object_id, index))
                     continue
                 if record is None:
                     unsure = chain_id in self._unsure
@@ -285,6 +288,8 @@ class ReadService:
             return
         elif result != -errno.ECANCELED:
             self._counters.add("read_errors")
+            (object_id, index, chain_id, _, _) = run.extents[0][1]
+            self.suspect(_RECORD_KEY.pack(chain_id, job.space, object_id, index))
         for number, _ in run.extents:
             self._settle(job, number, status)
 

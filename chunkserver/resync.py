@@ -40,7 +40,8 @@ STALL_S = 5.0
 RETRY_MIN_S, RETRY_MAX_S = 0.02, 0.5
 
 SETTLED = (Status.OK, Status.EXISTS, Status.CHECKSUM, Status.NAMESPACE_REMOVED)
-"""How a chunk's sync may end for good. CHECKSUM: our copy is damaged, so the other's, if it has one, is left alone.
+"""How a chunk's sync may end for good. CHECKSUM: our copy is damaged, so the other's, if it has one, is left alone,
+and ours is repaired from it if it can be.
 NAMESPACE_REMOVED: the chunk is on its way out everywhere."""
 
 Key = tuple[int, int]
@@ -82,6 +83,8 @@ class ResyncService:
         self._link = link
         self._counters = counters
         self._changed = changed
+        self.suspect: Callable[[bytes], None] = lambda record_key: None
+        """Called for chunks that cannot be read here."""
         self._pace = Pace(bytes_per_s, in_flight_bytes_max, lambda: runner.busy > runner.syncs)
         self._gate = asyncio.Semaphore(CHAINS_AT_A_TIME)
         self._jobs: dict[Key, asyncio.Task[None]] = {}
@@ -167,7 +170,7 @@ class ResyncService:
                 left = list(differences(ours, theirs))
 
     async def _read_own(self, replica: ChainReplica, ours: Side) -> None:
-        items, after = self._store.scan(replica.chain.chain_id, ours.after, OWN_PAGE_RECORDS)
+        items, after, _ = self._store.scan(replica.chain.chain_id, ours.after, OWN_PAGE_RECORDS)
         ours.add([(key, copy_of(record)) for key, record in items], after or b"")
         self._counters.add("resync_compared", len(items))
         await asyncio.sleep(0)  # clients' requests never wait behind more than a page
@@ -204,6 +207,8 @@ class ResyncService:
             if status in SETTLED:
                 self._counters.add(f"resync_{status.name.lower()}")
                 self._counters.add("resync_bytes", size if status is Status.OK else 0)
+                if status is Status.CHECKSUM:
+                    self.suspect(key)
                 return
             await tries.again(status.name)
 

@@ -20,6 +20,7 @@ from esker.chunkserver.engine.store import DriveStore
 from esker.chunkserver.forward import Item, Link
 from esker.chunkserver.operations import Batch, Operation, SyncEnded
 from esker.chunkserver.pool import Region, WorkerPool
+from esker.chunkserver.repair_copies import RepairCopies
 from esker.craq import messages as craq
 from esker.craq.replica import ChainReplica
 from esker.runtime.counters import Counters
@@ -54,10 +55,13 @@ class ReplicaRunner:
         self._take_offline = take_offline
         self._loop = asyncio.get_running_loop()
         self._copies = Copies(store, pool, counters, self)
+        self.repair_copies = RepairCopies(store, engine, pool, self, link)
+        self.damaged: set[bytes] = set()
+        """Chunks whose records are whole and whose data is known not to be: a create takes their place."""
         self._operations: dict[int, Operation] = {}
         self._next_op = 1
         self.syncs = 0
-        """How many of the operations under way are syncs."""
+        """How many of the operations under way are syncs and repairs."""
         self._events: deque[tuple[ChainReplica, craq.Event]] = deque()
         self._running = False
         self._perform: dict[type, Callable[[ChainReplica, Any], craq.Event | None]] = {
@@ -67,6 +71,8 @@ class ReplicaRunner:
             craq.Forward: self._forward,
             craq.ForwardRemove: self._forward_remove,
             craq.Fetch: self._fetch,
+            craq.Verify: self._verify,
+            craq.CopyFrom: self._copy_from,
             craq.RemoveLocal: self._remove_local,
             craq.Answer: self._answer,
             craq.TargetOffline: self._offline,
@@ -99,12 +105,26 @@ class ReplicaRunner:
 
     def sync(self, replica: ChainReplica, record_key: bytes, timeout_s: float, ended: SyncEnded) -> None:
         """Brings `replica`'s syncing successor in line about one chunk; `ended` gets the outcome, later."""
+        self._begin_own(craq.Sync, replica, record_key, timeout_s, ended)
+
+    def repair(self, replica: ChainReplica, record_key: bytes, timeout_s: float, ended: SyncEnded) -> None:
+        """Looks at one chunk, and mends it if it is damaged; `ended` gets the outcome (see `craq.Repair`), later."""
+        self._begin_own(craq.Repair, replica, record_key, timeout_s, ended)
+
+    def _begin_own(
+        self,
+        kind: type[craq.Sync] | type[craq.Repair],
+        replica: ChainReplica,
+        record_key: bytes,
+        timeout_s: float,
+        ended: SyncEnded,
+    ) -> None:
         chain_id, space, object_id, index = split_record_key(record_key)
         batch = Batch(None, 1, None)
         op = Operation(batch, 0, replica, space, (object_id, index, chain_id))
         op.deadline = self.begin(batch, int(timeout_s * 1000))
         op.sync_ended = ended
-        op.event = craq.Sync(self.register(op), replica.chain.version, record_key)
+        op.event = kind(self.register(op), replica.chain.version, record_key)
         self.syncs += 1
         self.dispatch(replica, op.event)
 
@@ -153,8 +173,12 @@ class ReplicaRunner:
             record.length, record.checksums, record.put_id, record.block_bytes, record.chunk_count, record.key
         )
         op.replaces = record.version
-        if isinstance(op.event, craq.Sync):
+        if op.record_key in self.damaged and isinstance(op.event, (craq.Create, craq.Sync)):
+            return craq.Found(effect.op, None, True)
+        if isinstance(op.event, (craq.Sync, craq.Repair)):
             op.length, op.slot_bytes = record.length, record.pages * ALIGN_BYTES
+        if isinstance(op.event, craq.Repair):
+            op.created_ms, op.chain_version = record.created_ms, record.chain_version
         return craq.Found(effect.op, craq.Stored(record.version, content))
 
     def _reserve(self, replica: ChainReplica, effect: craq.Reserve) -> craq.Event:
@@ -191,11 +215,11 @@ class ReplicaRunner:
         record = Record(
             length=content.length_bytes,
             version=op.stored_version,
-            chain_version=op.replica.chain.version,
+            chain_version=op.chain_version or op.replica.chain.version,
             block_bytes=content.block_bytes,
             chunk_count=content.chunk_count,
             put_id=content.put_id,
-            created_ms=time.time_ns() // 1_000_000,
+            created_ms=op.created_ms or time.time_ns() // 1_000_000,
             checksums=content.checksums,
             key=content.key,
             pages=slot.pages,
@@ -206,8 +230,10 @@ class ReplicaRunner:
     def _committed(self, token: tuple[int, Operation, Record], status: Status) -> None:
         op_id, op, record = token
         failed = status is not Status.OK
+        if not failed:
+            self.damaged.discard(op.record_key)
         if not failed and op.for_catalog:
-            if op.replaces:
+            if op.replaces and op.replaces != record.version:
                 self._report(removal(op.record_key, op.replaces))
             self._report(creation(op.record_key, record))
         self.dispatch(op.replica, craq.Written(op_id, failed, no_space=status is Status.NO_SPACE))
@@ -219,6 +245,8 @@ class ReplicaRunner:
 
     def _removed(self, token: tuple[int, Operation, int], status: Status) -> None:
         op_id, op, version = token
+        if status is Status.OK:
+            self.damaged.discard(op.record_key)
         if status is Status.OK and op.gone_for_catalog:
             self._report(removal(op.record_key, version))
         failed = status not in (Status.OK, Status.NOT_FOUND, Status.CONDITION)
@@ -251,6 +279,12 @@ class ReplicaRunner:
 
     def _fetch(self, replica: ChainReplica, effect: craq.Fetch) -> craq.Event | None:
         return self._copies.fetch(self._operations[effect.op], effect, self._link(effect.successor).connection)
+
+    def _verify(self, replica: ChainReplica, effect: craq.Verify) -> None:
+        self.repair_copies.verify(self._operations[effect.op], effect)
+
+    def _copy_from(self, replica: ChainReplica, effect: craq.CopyFrom) -> None:
+        self.repair_copies.copy(self._operations[effect.op], effect)
 
     def _forward_remove(self, replica: ChainReplica, effect: craq.ForwardRemove) -> None:
         op = self._operations[effect.op]
@@ -292,8 +326,8 @@ class ReplicaRunner:
         if op.region is not None:
             op.region.drop()
             op.region = None
-        if isinstance(op.event, craq.Sync):
-            self._sync_ended(op, status)
+        if isinstance(op.event, (craq.Sync, craq.Repair)):
+            self._own_ended(op, status)
         elif isinstance(op.event, craq.Remove):
             self._counters.add(f"remove_{status.name.lower()}")
             self.result(op.batch, REMOVE_RESULT.pack(op.number, status))
@@ -307,7 +341,7 @@ class ReplicaRunner:
                 result = CREATE_RESULT.pack(op.number, status, stored.version, content.length_bytes, content.put_id)
             self.result(op.batch, result)
 
-    def _sync_ended(self, op: Operation, status: Status) -> None:
+    def _own_ended(self, op: Operation, status: Status) -> None:
         assert op.sync_ended is not None
         assert op.batch.timer is not None
         op.batch.timer.cancel()

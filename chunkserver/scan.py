@@ -99,7 +99,7 @@ class ScanService:
         if request.connection.stream.closed:
             return
         limit = min(SLICE_RECORDS, message.limit - page.count)
-        found, next_after = self._store.scan(message.chain_id or None, page.after, limit)
+        found, next_after, _ = self._store.scan(message.chain_id or None, page.after, limit)
         page.looked_at += limit
         wanted = []
         for item in found:

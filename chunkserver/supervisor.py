@@ -19,6 +19,7 @@ import msgspec
 from esker.chunkserver.config import (
     POOL_BYTES_MIN,
     RESYNC_BYTES_PER_S_MIN,
+    SCRUB_BYTES_PER_S_MIN,
     ChunkserverConfig,
     DriveConfig,
     WorkerConfig,
@@ -127,6 +128,7 @@ class Supervisor:
             join_timeout_s=config.join_timeout_s,
             keep_port=worker.drive.port != 0 and not worker.drive.port_is_wish,
             resync_bytes_per_s=config.resync_bytes_per_s,
+            scrub_bytes_per_s=config.scrub_bytes_per_s,
         )
         process = await asyncio.create_subprocess_exec(
             sys.executable,
@@ -211,6 +213,11 @@ def _check(config: ChunkserverConfig) -> None:
     if config.resync_bytes_per_s < RESYNC_BYTES_PER_S_MIN:
         raise UserError(
             f"a resync rate of {config.resync_bytes_per_s} bytes per second; needed: at least {RESYNC_BYTES_PER_S_MIN}"
+        )
+    if config.scrub_bytes_per_s and config.scrub_bytes_per_s < SCRUB_BYTES_PER_S_MIN:
+        raise UserError(
+            f"a scrub rate of {config.scrub_bytes_per_s} bytes per second; needed: at least {SCRUB_BYTES_PER_S_MIN}, "
+            f"or 0 for scrubbing on request only"
         )
     if config.pool_bytes < POOL_BYTES_MIN:
         raise UserError(f"a pool of {config.pool_bytes} bytes; needed: at least {POOL_BYTES_MIN}")

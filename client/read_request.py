@@ -38,6 +38,9 @@ class ReadSink(Protocol):
     def failed(self, extent: int, state: WorkerState, status: int) -> None:
         """This worker cannot give the answer."""
 
+    def damaged(self, extent: int, state: WorkerState, version: int) -> None:
+        """What this worker gave of the chunk, in this version, does not match its checksums."""
+
     def ended(self, request: "ReadRequest") -> None:
         """The request has ended; all its extents were settled or failed."""
 
@@ -147,6 +150,7 @@ class ReadRequest(BatchRequest):
                 read_bytes += row[2]
                 settled += 1
             else:
+                sink.damaged(extent, state, row[3])
                 sink.failed(extent, state, Status.CHECKSUM)
         state.load_bytes -= load_bytes
         state.read_bytes += read_bytes

@@ -19,6 +19,7 @@ from esker.client.workers import WorkerState
 from esker.wire.ids import NO_PUT_ID
 from esker.wire.limits import aligned
 from esker.wire.messages import READ_EXTENT, Method, Read
+from esker.wire.scrub_messages import DAMAGED_EXTENT
 from esker.wire.status import Status
 
 REQUEST_BYTES_AIM = 4 << 20
@@ -154,6 +155,12 @@ class ReadBatch(Batch[ReadRequest]):
             # Only an attempt that took too long is ever cancelled.
             self.tried.setdefault(extent, {})[state] = Status.TIMEOUT if status == Status.CANCELLED else status
             self.again(extent)
+
+    def damaged(self, extent: int, state: WorkerState, version: int) -> None:
+        """See `ReadSink`. The worker is told, so that it mends its copy."""
+        chain_id = self._routes.now().chain_ids[self._chains[extent]]
+        row = DAMAGED_EXTENT.pack(self._objects[extent], self._indexes[extent], chain_id, version)
+        state.damage.add(self._space, row)
 
     def ended(self, request: ReadRequest) -> None:
         """See `ReadSink`."""

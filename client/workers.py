@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 from esker.client.buffers import BufferPool
 from esker.client.channel import Channel, Transport, open_channel
+from esker.client.damage import DamageReports
 from esker.runtime.logging import get_logger
 from esker.wire.errors import DeadlineExceeded, EskerError, UserError
 from esker.wire.messages import Empty, Method, StatsReply
@@ -44,6 +45,8 @@ class WorkerState:
         """Who wants to send creates once there is room."""
         self.read_bytes = 0
         self.written_bytes = 0
+        self.damage = DamageReports(lambda: self.channel)
+        """Tells it of chunks that it gave damaged."""
         self.tried = asyncio.Event()
         """The first attempt to connect has ended."""
         self.refusal: UserError | None = None

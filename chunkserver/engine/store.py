@@ -145,10 +145,21 @@ class DriveStore:
         else:
             self._engine.read(fd, offset, buffer[: owner.slot_bytes], done, token)  # short: the caller reads singly
 
+    def read_part(self, record: ReadRecord, at: int, buffer: memoryview, done: Done, token: Any) -> None:
+        """Queues the read of a part of one chunk, padded: from `at`, a multiple of 4 KiB as the buffer's length is.
+
+        In the same await-free stretch as the lookup, as for `read_run`.
+        """
+        owner = self._classes[record[1]]
+        assert at + len(buffer) <= owner.slot_bytes, (at, len(buffer), owner.slot_bytes)
+        fd, offset = owner.place(record[2])
+        self._engine.read(fd, offset + at, buffer, done, token)
+
     def scan(self, chain_id: int | None, after: bytes = b"", limit: int = 1000) -> ScanPage:
-        """Up to `limit` records of a chain (None: of all) whose keys follow `after`. Corrupt ones are left out."""
+        """Up to `limit` records of a chain (None: of all) whose keys follow `after`. Corrupt ones are told apart."""
         prefix = b"" if chain_id is None else chain_prefix(chain_id)
         items: list[tuple[bytes, Record]] = []
+        damaged: list[bytes] = []
         seen = 0
         with self._index.env.begin(db=self._index.chunks) as txn:
             cursor = txn.cursor()
@@ -159,27 +170,20 @@ class DriveStore:
                 if not key.startswith(prefix):
                     break
                 if seen == limit:
-                    return ScanPage(items, after)
+                    return ScanPage(items, after, damaged)
                 seen += 1
                 after = key
                 if not cursor.value():
+                    damaged.append(key)  # emptied, and told of, at a start
                     found = cursor.next()
-                    continue  # emptied, and told of, at a start
+                    continue
                 try:
                     items.append((key, decode_record(key, cursor.value())))
                 except CorruptRecord as error:
+                    damaged.append(key)
                     self._note_corrupt(key, error)
                 found = cursor.next()
-        return ScanPage(items, None)
-
-    def read_part(self, record: ReadRecord, at: int, buffer: memoryview, done: Done, token: Any) -> None:
-        """Queues the read of a part of one chunk, padded: from `at`, which is a multiple of 4 KiB as the buffer's length
-        is. In the same await-free stretch as the lookup, as for `read_run`.
-        """
-        owner = self._classes[record[1]]
-        assert at + len(buffer) <= owner.slot_bytes, (at, len(buffer), owner.slot_bytes)
-        fd, offset = owner.place(record[2])
-        self._engine.read(fd, offset + at, buffer, done, token)
+        return ScanPage(items, None, damaged)
 
     def state_get(self, name: str) -> bytes | None:
         """What `state_put` stored last under `name`."""

@@ -268,6 +268,7 @@ async def test_the_end_of_stdin_and_a_signal_end_it_and_its_workers(
         ({"drives": ()}, "no drive is given"),
         ({"drives": (DriveConfig("/d", MIB), DriveConfig("/x/../d", MIB))}, "/d is given twice"),
         ({"pool_bytes": MIB}, "a pool of 1048576 bytes; needed: at least 8388608"),
+        ({"scrub_bytes_per_s": 1}, "a scrub rate of 1 bytes per second; needed: at least 1048576, or 0 for scrubbing"),
         ({"resync_bytes_per_s": 1}, "a resync rate of 1 bytes per second; needed: at least 1048576"),
     ],
 )

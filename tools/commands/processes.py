@@ -101,6 +101,13 @@ def chunkserver(
         str,
         typer.Option(help="How fast each drive brings returning replicas up to date, per second.", metavar="SIZE"),
     ] = "200m",
+    scrub_rate: Annotated[
+        str,
+        typer.Option(
+            help="How fast each drive's chunks are verified once a week, per second; 0: only on request.",
+            metavar="SIZE",
+        ),
+    ] = "20m",
     insecure: Insecure = False,
     json: Json = False,
     watch_stdin: WatchStdin = False,
@@ -131,6 +138,7 @@ def chunkserver(
         insecure=insecure,
         engine=engine,
         resync_bytes_per_s=size(resync_rate),
+        scrub_bytes_per_s=size(scrub_rate),
     )
 
     def changed(worker: WorkerState) -> None:
