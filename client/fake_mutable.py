@@ -68,6 +68,8 @@ class MutableStore:
         image = self.images.get(key, ABSENT)
         if row.kind != PatchKind.REMOVE and row.truncate_version < image.truncate_version:
             return Status.CONDITION, 0, 0
+        if row.kind == PatchKind.REMOVE and image.data is None:
+            return Status.NOT_FOUND, 0, 0
         old, version = image.data or b"", self.next_version
         truncate_version = max(image.truncate_version, row.truncate_version)
         self.next_version += 1

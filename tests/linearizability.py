@@ -26,6 +26,8 @@ class Outcome(Enum):
     OK = "ok"
     STALE = "stale"
     """Refused because the chunk had been truncated in a newer truncate version."""
+    ABSENT = "absent"
+    """A removal found nothing to remove."""
     UNKNOWN = "unknown"
 
 
@@ -56,7 +58,7 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """The chunk is absent afterwards."""
+    """The chunk was there (unless the outcome is ABSENT), and is absent afterwards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,9 @@ class Operation:
     def __str__(self) -> str:
         until = "?" if self.outcome is Outcome.UNKNOWN else f"{self.returned:.6g}"
         return f"[{self.called:.6g} .. {until}] {self.by} {_shown(self.action)} -> {self.outcome.value}"
+
+
+_REFUSED = (Outcome.STALE, Outcome.ABSENT)
 
 
 class NotLinearizable(AssertionError):
@@ -135,7 +140,7 @@ def apply(chunk: Chunk, action: Action) -> Chunk | None:
         seen = None if chunk.data is None else chunk.data[action.offset : action.offset + action.length]
         return chunk if seen == action.result else None
     if isinstance(action, Remove):
-        return Chunk(None, 0)
+        return None if chunk.data is None else Chunk(None, 0)
     if action.truncate_version < chunk.truncate_version:
         return None
     data = chunk.data or b""
@@ -149,7 +154,7 @@ def apply(chunk: Chunk, action: Action) -> Chunk | None:
 def _after(chunk: Chunk, operation: Operation) -> Chunk | None:
     """The chunk after the operation with the outcome that it had; None where it cannot have had that now."""
     after = apply(chunk, operation.action)
-    if operation.outcome is Outcome.STALE:
+    if operation.outcome in _REFUSED:
         return chunk if after is None else None
     return after
 
@@ -221,7 +226,7 @@ class _Search:
             if configuration in self._seen:
                 continue
             self._seen.add(configuration)
-            if isinstance(operation.action, Read) or operation.outcome is Outcome.STALE:
+            if isinstance(operation.action, Read) or operation.outcome in _REFUSED:
                 frame.choices = iter(())  # these never change anything: if there is an order, one has it next
             self._furthest = max(self._furthest, (done.bit_count(), done, after), key=lambda each: each[0])
             return self._frame(done, maybe, after, first)

@@ -19,7 +19,7 @@ from tests.linearizability import (
     require_linearizable,
 )
 
-OK, STALE, UNKNOWN = Outcome.OK, Outcome.STALE, Outcome.UNKNOWN
+OK, STALE, ABSENT, UNKNOWN = Outcome.OK, Outcome.STALE, Outcome.ABSENT, Outcome.UNKNOWN
 
 
 def write(text: bytes, called: float, returned: float, outcome: Outcome = OK, at: int = 0, tv: int = 0) -> Operation:
@@ -78,8 +78,9 @@ GOOD = {
         read(b"ab\0", 8, 9),
         change(Remove(), 10, 11),
         read(None, 12, 13),
-        write(b"z", 14, 15),
-        read(b"z", 16, 17),
+        change(Remove(), 14, 15, ABSENT),
+        write(b"z", 16, 17),
+        read(b"z", 18, 19),
     ],
     "a late write is refused after a truncation": [
         write(b"abcd", 0, 1),
@@ -134,6 +135,16 @@ BAD = {
         read(b"abcx", 6, 7),
     ],
     "a removed chunk comes back": [write(b"a", 0, 1), change(Remove(), 2, 3), read(b"a", 4, 5)],
+    "a removal of nothing": [change(Remove(), 0, 1)],
+    "a removal that overlooks the chunk": [write(b"a", 0, 1), change(Remove(), 2, 3, ABSENT)],
+    "a removal is done twice": [
+        write(b"a", 0, 1),
+        change(Remove(), 2, 3, UNKNOWN),
+        read(None, 4, 5),
+        write(b"b", 6, 7),
+        read(b"b", 8, 9),
+        read(None, 10, 11),
+    ],
     "a late write resurrects bytes": [
         write(b"abcd", 0, 1),
         change(Truncate(1, 5), 2, 3),
@@ -220,7 +231,8 @@ def _simulated(seed: int, *, clients: int = 4, operations: int = 150) -> list[Op
             continue
         after = apply(chunk, action)
         chunk = chunk if after is None else after
-        outcome = UNKNOWN if unknown else STALE if after is None else OK
+        refused = ABSENT if isinstance(action, Remove) else STALE
+        outcome = UNKNOWN if unknown else refused if after is None else OK
         history.append(Operation(0, action, called, max(returned, effect), outcome, f"c{client}"))
     return history
 

@@ -48,6 +48,7 @@ _SURELY_NOT_DONE = frozenset(
         Status.CHECKSUM,
         Status.CONDITION,
         Status.FORBIDDEN,
+        Status.NOT_FOUND,
         Status.NO_SPACE,
         Status.TOO_LARGE,
     )

@@ -50,7 +50,7 @@ class ChunkTruncate:
 
 @dataclass(frozen=True, slots=True)
 class ChunkRemove:
-    """The chunk is absent afterwards."""
+    """The chunk is absent afterwards; NOT_FOUND where it was before."""
 
     object_id: bytes
     index: int

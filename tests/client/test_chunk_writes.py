@@ -41,6 +41,7 @@ async def test_writes_truncations_and_removals(connect: Connect, transport: str)
         (Status.NOT_FOUND, 0, 0),
     ]
     assert (await client.write([ChunkRemove(OBJECT, 0)]))[0].status is Status.OK
+    assert (await client.write([ChunkRemove(OBJECT, 0)]))[0].status is Status.NOT_FOUND
     assert (await read(client, 0)).status is Status.NOT_FOUND
     assert client.statistics()["change_condition"] == 1
     assert client.statistics()["read_not_found"] == 2
