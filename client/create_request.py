@@ -53,6 +53,8 @@ class CreateRequest(BatchRequest):
         if self.abandoned:
             return
         self.moved = True
+        if self.state.breaker.trips:
+            self.state.heard()
         try:
             for row in CREATE_RESULT.iter_unpack(decode_body(CreateReply, body).results):
                 number = row[0]

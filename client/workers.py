@@ -2,13 +2,15 @@
 
 Owns a circuit breaker per worker: once a connection failed the worker counts as down, and calls that need it fail at
 once, until a connection succeeds again; that is tried in the background, with back-off, and after each new cluster
-map. `epoch` changes whenever an answer of this module may have changed.
+map. A worker that is connected but lets requests run out is passed over for a while (`breaker.py`). `epoch` changes
+whenever an answer of this module may have changed.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from esker.client.breaker import Breaker
 from esker.client.buffers import BufferPool
 from esker.client.channel import Channel, Transport, open_channel
 from esker.client.damage import DamageReports
@@ -21,6 +23,8 @@ log = get_logger("client.workers")
 
 PROBE_MIN_S = 0.1
 PROBE_MAX_S = 1.0
+STEADY_S = 1.0
+"""A connection that lived this long is made again at once when it ends."""
 CREATING_BYTES_MAX = 32 << 20
 """Creates of more bytes than this are not sent to one worker at once."""
 
@@ -34,7 +38,8 @@ class WorkerState:
         self.drive_id = worker.drive_id
         self.channel: Channel | None = None
         self.suspect = False
-        """It let a request's attempt time out and has not answered anything since: others are preferred."""
+        """It let a request's attempt time out, and has not earned trust since (`breaker.py`): others are preferred."""
+        self.breaker = Breaker()
         self.silent = False
         """It is suspect, and did not even give the sign of life that it was asked for."""
         self.load_bytes = 0
@@ -74,13 +79,16 @@ class WorkerState:
     def mark_suspect(self) -> None:
         """An attempt timed out."""
         if not self.suspect:
+            loop = asyncio.get_running_loop()
             self.suspect = True
+            self.breaker.trip(loop.time())
             self._owner.changed()
             self._owner.lost()
-            self._probe = asyncio.get_running_loop().create_task(self._ask())
+            if self._probe is None or self._probe.done():
+                self._probe = loop.create_task(self._ask())
 
     async def _ask(self) -> None:
-        """Asks a suspect for a sign of life until it gives one or its connection ends."""
+        """Asks a suspect for a sign of life until it gives one, and has rested, or its connection ends."""
         while self.suspect and self.channel is not None:
             try:
                 await self.channel.fast.call(Method.STATS, Empty(), StatsReply, timeout_s=PROBE_MAX_S)
@@ -93,14 +101,25 @@ class WorkerState:
                 log.debug("a suspect worker gave no sign of life", drive=self.drive_id, reason=str(error))
                 await asyncio.sleep(PROBE_MAX_S)
                 continue
-            self.heard()
+            if self.silent:
+                self.silent = False
+                self._owner.changed()
+            rests_s = self.breaker.rests_s(asyncio.get_running_loop().time())
+            if rests_s:
+                await asyncio.sleep(min(rests_s, PROBE_MAX_S))
+            else:
+                self._trust()
 
     def map_is_old(self) -> None:
         """It says that it does not serve what it was asked for."""
         self._owner.lost()
 
     def heard(self) -> None:
-        """It answered something."""
+        """It answered a request."""
+        self.breaker.close()
+        self._trust()
+
+    def _trust(self) -> None:
         if self.suspect:
             self.suspect = self.silent = False
             self._owner.changed()
@@ -114,14 +133,9 @@ class WorkerState:
                 channel = await self._owner.open(target)
             except (EskerError, OSError) as error:
                 self._failed(error)
-                try:
-                    async with asyncio.timeout(delay_s):
-                        await self._wake.wait()
-                    delay_s = PROBE_MIN_S
-                except TimeoutError:
-                    delay_s = min(2 * delay_s, PROBE_MAX_S)
+                delay_s = await self._pause(delay_s)
                 continue
-            delay_s = PROBE_MIN_S
+            opened_s = asyncio.get_running_loop().time()
             channel.bulk.on_closed = channel.fast.on_closed = self._lost
             self.channel = channel
             self.suspect = self.silent = False
@@ -136,6 +150,20 @@ class WorkerState:
                 self._wake.clear()
             self._lost()
             await channel.aclose()
+            if self.worker.incarnation not in lives or asyncio.get_running_loop().time() - opened_s >= STEADY_S:
+                delay_s = PROBE_MIN_S
+            else:  # it takes connections only to end them
+                self._wake.clear()
+                delay_s = await self._pause(delay_s)
+
+    async def _pause(self, delay_s: float) -> float:
+        """Waits so long, or until the map has news of the worker; how long the next pause will be."""
+        try:
+            async with asyncio.timeout(delay_s):
+                await self._wake.wait()
+        except TimeoutError:
+            return min(2 * delay_s, PROBE_MAX_S)
+        return PROBE_MIN_S
 
     def _failed(self, error: Exception) -> None:
         if not self.tried.is_set():

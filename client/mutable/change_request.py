@@ -50,6 +50,8 @@ class ChangeRequest(BatchRequest):
         if self.abandoned:
             return
         self.moved = True
+        if self.state.breaker.trips:
+            self.state.heard()
         try:
             for row in WRITE_RESULT.iter_unpack(decode_body(WriteReply, body).results):
                 number = row[0]

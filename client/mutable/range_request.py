@@ -65,7 +65,7 @@ class RangeRequest(BatchRequest):
         if self.abandoned:
             return None
         self.moved = True
-        if self.state.suspect:
+        if self.state.breaker.trips:
             self.state.heard()
         try:
             self._take(decode_body(ReadRangeReply, body), payload_bytes)

@@ -1,5 +1,6 @@
 """The circuit breaker and the choice of transport."""
 
+import asyncio
 import os
 from typing import Any
 
@@ -7,6 +8,7 @@ import msgspec
 import pytest
 
 from esker.client import channel as channel_module
+from esker.client import workers as workers_module
 from esker.client.chains import ChainRoutes
 from esker.client.channel import LocalImpossible, Transport, open_channel
 from esker.wire.errors import ConnectionFailed, EskerError, RequestFailed, UserError
@@ -122,3 +124,51 @@ async def test_refreshing_is_one_question_however_many_ask(make_rig: Any) -> Non
     assert first is second
     await first
     assert rig.routing.routing.version == 2
+
+
+async def test_a_worker_that_only_gives_signs_of_life_rests_longer_each_time(make_rig: Any, until: Any) -> None:
+    """Its drive hangs: it says so to nobody, and whoever asks it for a chunk waits in vain."""
+    rig = await make_rig("tcp", drives=2, replicas=2)
+    hanging, state = rig.cluster.workers[0], rig.state(0)
+    values = await rig.fill([0, 1])
+    hanging.faults.hold.add(Method.READ)
+
+    async def read() -> None:
+        buffers = [bytearray(65536), bytearray(65536)]
+        assert [row[1] for row in await rig.reads([0, 1], buffers).run(0.3)] == [Status.OK, Status.OK]
+        assert buffers == values
+
+    await read()
+    assert state.breaker.trips == 1
+    await until(lambda: not state.suspect)  # this may have been a pause of the process
+    await read()
+    assert state.breaker.trips == 2
+    signs = hanging.requests.count(Method.STATS)
+    await until(lambda: hanging.requests.count(Method.STATS) > signs)
+    assert state.suspect
+    before = hanging.requests.count(Method.READ)
+    await read()
+    assert hanging.requests.count(Method.READ) == before
+    hanging.go_on()
+    await until(lambda: not state.suspect)  # it is given requests again, on trial
+    await read()
+    assert state.breaker.trips == 0
+
+
+async def test_a_worker_that_ends_every_connection_is_not_asked_without_pause(
+    make_rig: Any, until: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = await make_rig("tcp", drives=1, replicas=1)
+    state, opened = rig.state(0), []
+    really_open, now_s = rig.workers.open, asyncio.get_running_loop().time
+
+    async def open_and_end(worker: Any) -> Any:
+        channel = await really_open(worker)
+        opened.append(now_s())
+        channel.bulk.stream.close()
+        return channel
+
+    monkeypatch.setattr(rig.workers, "open", open_and_end)
+    state.channel.bulk.stream.close()
+    await until(lambda: len(opened) == 3)
+    assert opened[-1] - opened[0] >= 2 * workers_module.PROBE_MIN_S, "the pauses get longer"
