@@ -24,6 +24,8 @@ from esker.craq.mutable_messages import (
     MutableEvent,
     Named,
     Pending,
+    Repaired,
+    RepairImage,
 )
 from esker.craq.mutable_operation import Member, MutableOperation, Waits, is_last_serving
 from esker.craq.place import Place
@@ -42,8 +44,11 @@ class LockedOperation(MutableOperation):
         self._own = False
         """It is this operation's."""
         self._sent_full = False
+        self._sent: Image | None = None
         self._discarded = 0
         """The version of what this operation has discarded."""
+        self._mended = False
+        """What is stored here was taken from another replica, which is tried once."""
 
     def begin(self) -> list[MutableEffect]:
         self.waits = Waits.NOTHING
@@ -65,7 +70,10 @@ class LockedOperation(MutableOperation):
         if isinstance(event, Forwarded):
             return self._forwarded(event.status)
         if isinstance(event, Unreadable):
-            return self._finish(Status.CHECKSUM)
+            assert self._sent is not None, "nothing else was to be read"
+            return self._mend(self._sent.version)
+        if isinstance(event, Repaired):
+            return self._has_mended(event.done)
         assert isinstance(event, Looked)
         self._pending = event.pending
         refused = self.refused()
@@ -104,7 +112,7 @@ class LockedOperation(MutableOperation):
         successor = self._place.successor
         assert successor is not None
         self.waits = Waits.SUCCESSOR
-        self._sent_full = full
+        self._sent, self._sent_full = image, full
         named = Named(previous, image, full, self._member.next_hop())
         origin = None if pending is None else pending.origin
         return [ForwardUpdate(self.event.op, successor, origin, named)]
@@ -123,6 +131,30 @@ class LockedOperation(MutableOperation):
         if status is Status.CHECKSUM and not self._sent_full:
             return self._bring_down(True)  # its base is damaged: it gets all of the image
         return self._finish(unconfirmed(status))
+
+    def _mend(self, version: int) -> list[MutableEffect]:
+        """The image of `version` here is damaged. Whoever is in front has it; so has who is behind, once it is
+        committed; a syncing replica is not asked.
+        """
+        place = self._place
+        source = place.predecessor or (None if place.replaces else place.successor)
+        refused = self.refused()
+        if refused is not None or self._expired or self._mended or source is None:
+            return self._finish(refused or Status.CHECKSUM)
+        self._mended = True
+        self.waits = Waits.DRIVE
+        return [RepairImage(self.event.op, source, version)]
+
+    def _has_mended(self, done: bool) -> list[MutableEffect]:
+        refused = self.refused()
+        if refused is not None or self._expired:
+            return self._finish(refused or Status.TIMEOUT)
+        return self._after_mending() if done else self._finish(Status.CHECKSUM)
+
+    def _after_mending(self) -> list[MutableEffect]:
+        sent = self._sent
+        assert sent is not None
+        return self._send(0 if self._pending is None else self._pending.previous, sent, self._pending, True)
 
     def _confirmed(self, pending: Pending) -> list[MutableEffect]:
         """All replicas behind have it. The last serving one is asked what is committed, so it commits first."""

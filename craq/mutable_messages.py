@@ -241,7 +241,9 @@ class PersistPending(msgspec.Struct, frozen=True, gc=False):
 
 
 class RepairImage(msgspec.Struct, frozen=True, gc=False):
-    """The committed image here does not verify: take that of `version` from `drive`, verified, into its place."""
+    """The image of `version` here, committed or pending, does not verify: take that of the same version from `drive`,
+    where it may be either too, verified, into its place.
+    """
 
     op: int
     drive: str

@@ -19,8 +19,6 @@ from esker.craq.mutable_messages import (
     Pending,
     Persisted,
     PersistPending,
-    Repaired,
-    RepairImage,
     ReserveImage,
     Update,
 )
@@ -43,7 +41,6 @@ class UpdateOperation(LockedOperation):
         self._commits = False
         """It becomes durable as committed: nobody is behind."""
         self._replaces_damage = False
-        self._repaired = False
 
     def _refused_here(self, place: Place) -> Status | None:
         if self.event.named is not None and place.state is TargetState.SYNCING:
@@ -60,8 +57,6 @@ class UpdateOperation(LockedOperation):
             return self._reserved(event.granted)
         if isinstance(event, Persisted):
             return self._persisted(event)
-        if isinstance(event, Repaired):
-            return self._has_repaired(event.done)
         return super()._step(event)
 
     def _begin(self, looked: Looked) -> list[MutableEffect]:
@@ -147,7 +142,9 @@ class UpdateOperation(LockedOperation):
         image = persisted.image
         if persisted.status is not Status.OK or image is None:
             return self._go_offline("a write failed")
-        if not self._commits:
+        if self._commits:
+            self._pending = None
+        else:
             before = 0 if self._previous is None else self._previous.version
             self._pending, self._own = Pending(image, before, self.event.origin), True
         refused = self.refused()
@@ -161,16 +158,9 @@ class UpdateOperation(LockedOperation):
 
     def _base_damaged(self) -> list[MutableEffect]:
         """What is stored here does not verify, or (from the predecessor) the result is not what it should be."""
-        successor = self._place.successor
-        if self.event.named is not None or self._repaired or self._expired or self._previous is None:
-            return self._finish(self.refused() or Status.CHECKSUM)
-        if successor is None or self._place.replaces:
-            return self._finish(self.refused() or Status.CHECKSUM)  # nobody surely has a good one
-        self._repaired = True
-        return [RepairImage(self.event.op, successor, self._previous.version)]
+        if self.event.named is not None or self._previous is None:
+            return self._finish(self.refused() or Status.CHECKSUM)  # the predecessor will send all of the image
+        return self._mend(self._previous.version)
 
-    def _has_repaired(self, done: bool) -> list[MutableEffect]:
-        refused = self.refused()
-        if refused is not None or self._expired:
-            return self._finish(refused or Status.TIMEOUT)
-        return self._persist() if done else self._finish(Status.CHECKSUM)
+    def _after_mending(self) -> list[MutableEffect]:
+        return super()._after_mending() if self._own else self._persist()
