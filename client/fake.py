@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from esker.client.fake_faults import Faults
 from esker.client.fake_mutable import FakeMutable, MutableStore
+from esker.client.fake_namespaces import TABLE_ID, TABLE_VERSION, FakeNamespaces
 from esker.runtime.hostid import boot_id
 from esker.wire import framing
 from esker.wire.checksum import checksums
@@ -39,7 +40,6 @@ from esker.wire.messages import (
     MemoryRegistered,
     Method,
     NamespaceOpen,
-    NamespaceReply,
     Read,
     ReadReply,
     RegisterMemory,
@@ -48,14 +48,13 @@ from esker.wire.messages import (
     RoutingReply,
     StatsReply,
 )
-from esker.wire.placement import build_slot_table
 from esker.wire.rpc_server import Identity, Request, RpcServer, unary
 from esker.wire.status import Status
-from esker.wire.types import Chain, ChainTable, Geometry, Namespace, Replica, Routing, TargetState, Worker
+from esker.wire.types import Chain, Replica, Routing, TargetState, Worker
+
+__all__ = ["CLUSTER_ID", "TABLE_ID", "TABLE_VERSION", "FakeCluster", "FakeWorker", "Faults"]
 
 CLUSTER_ID = "fake"
-SALT = bytes(range(32))
-TABLE_ID, TABLE_VERSION = 1, 1
 
 ChunkKey = tuple[int, int, bytes, int]
 """Chain id, space, object, index."""
@@ -309,27 +308,28 @@ class FakeWorker:
 
 
 class FakeCluster:
-    """`drives` workers, a chain led by each, `replicas` long. `directory` is for sockets: its path must be short."""
+    """`drives` workers, a chain led by each, `replicas` long. `directory` is for sockets: its path must be short.
 
-    def __init__(self, directory: Path, *, drives: int = 4, replicas: int = 2) -> None:
+    Namespaces are laid out over the chains of the first `used` drives, until `namespaces.expand`.
+    """
+
+    def __init__(self, directory: Path, *, drives: int = 4, replicas: int = 2, used: int | None = None) -> None:
         self.directory = directory
         self.mutable = MutableStore()
         """Of all serving replicas."""
         self.workers = [FakeWorker(self, f"drive{number}") for number in range(drives)]
         self.chain_version = 1
-        self.not_ready = 0
-        """So many times a namespace cannot be opened because drives are missing."""
+        self.namespaces = FakeNamespaces(used or drives)
         self.states: dict[str, TargetState] = {}
         """Of drives whose replicas do not serve."""
         self.address = ""
         """Of the metadata server."""
         self._replicas = replicas
         self._version = 1
-        self._namespaces: dict[str, Namespace] = {}
         self._meta = RpcServer(
             {
                 Method.ROUTING: unary(GetRouting, self._get_routing),
-                Method.NAMESPACE_OPEN: unary(NamespaceOpen, self._open),
+                Method.NAMESPACE_OPEN: unary(NamespaceOpen, self.namespaces.open),
             },
             Identity(CLUSTER_ID, "", "meta"),
         )
@@ -367,9 +367,8 @@ class FakeCluster:
         """The cluster map now."""
         chain_ids = tuple(range(1, len(self.workers) + 1))
         chains = tuple(Chain(each, self.chain_version, self._replicas_of(each)) for each in chain_ids)
-        table = ChainTable(TABLE_ID, TABLE_VERSION, chain_ids, (1,) * len(chain_ids))
         infos = tuple(worker.info for worker in self.workers)
-        return Routing(CLUSTER_ID, self._version, infos, chains, (table,), len(infos), self._replicas)
+        return Routing(CLUSTER_ID, self._version, infos, chains, self.namespaces.tables, len(infos), self._replicas)
 
     def _replicas_of(self, chain_id: int) -> tuple[Replica, ...]:
         """Serving ones first."""
@@ -381,18 +380,3 @@ class FakeCluster:
 
     async def _get_routing(self, message: GetRouting) -> RoutingReply:
         return RoutingReply(None if message.known_version == self._version else self.routing())
-
-    async def _open(self, message: NamespaceOpen) -> NamespaceReply:
-        if self.not_ready:
-            self.not_ready -= 1
-            raise RequestFailed(Status.NOT_READY, "2 of 4 drives have joined")
-        geometry: Geometry = message.geometry.resolved()
-        found = self._namespaces.get(message.name)
-        if found is None:
-            number = len(self._namespaces) + 1
-            found = Namespace(number, message.name, geometry, SALT, TABLE_ID, TABLE_VERSION)
-            self._namespaces[message.name] = found
-        if found.geometry != geometry:
-            raise RequestFailed(Status.GEOMETRY, f"the namespace has {found.geometry}, you asked {geometry}")
-        chain_ids = range(1, len(self.workers) + 1)
-        return NamespaceReply(found, build_slot_table(chain_ids, [1] * len(chain_ids)))

@@ -251,10 +251,10 @@ async def test_another_geometry_is_refused_with_both(connect: Any) -> None:
 
 
 async def test_a_cluster_that_is_not_ready_is_waited_for_within_the_deadline(connect: Any, cluster: Any) -> None:
-    cluster.not_ready = 1
+    cluster.namespaces.not_ready = 1
     client = await connect(GEOMETRY)
     assert status_of(await client.put([b"k"], [b"v"])) == [Status.OK]
-    cluster.not_ready = 1000
+    cluster.namespaces.not_ready = 1000
     with pytest.raises(RequestFailed, match="2 of 4 drives have joined"):
         await connect(GEOMETRY, timeout_s=0.5)
 

@@ -6,18 +6,26 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from esker.wire.errors import UserError
 from esker.wire.ids import object_slot
 from esker.wire.limits import PLACEMENT_SLOTS
-from esker.wire.placement import SlotTable, anchor_objects, anchor_positions, build_slot_table
+from esker.wire.placement import Indexes, SlotTable, anchor_objects, anchor_positions, build_slot_table
 
 
 def chains_of(chain_ids: list[int], weights: list[int]) -> npt.NDArray[Any]:
     """The chain id of every slot."""
     return np.array(chain_ids)[np.frombuffer(build_slot_table(chain_ids, weights), dtype="<u2")]
+
+
+EVERY_SLOT = b"".join(bytes(14) + slot.to_bytes(2, "big") for slot in range(PLACEMENT_SLOTS))
+
+
+def slots_of(table: SlotTable) -> Indexes:
+    """The chain index of every slot."""
+    return table.chain_indexes(EVERY_SLOT)
 
 
 @pytest.mark.parametrize(
@@ -70,6 +78,47 @@ def test_a_heavier_chain_only_gains() -> None:
     moved = before != after
     assert moved.any()
     assert (after[moved] == 3).all()
+
+
+@pytest.mark.parametrize(
+    ("chain_ids", "weights", "dead", "digest"),
+    [
+        ([1, 2, 3, 4], [1, 1, 1, 1], {1}, "691de70634f1fbf4"),
+        ([5, 9, 1000], [1, 2, 4], {0, 2}, "96196237ef70f282"),
+        (list(range(1, 57)), [1024] * 28 + [2048] * 28, {0, 13, 55}, "89fbbf67b2087c37"),
+    ],
+)
+def test_golden_vectors_with_dead_chains(chain_ids: list[int], weights: list[int], dead: set[int], digest: str) -> None:
+    home = build_slot_table(chain_ids, weights)
+    table = slots_of(SlotTable(home, len(chain_ids)).without(chain_ids, weights, dead))
+    assert sha256(table.astype("<u2").tobytes()).hexdigest()[:16] == digest
+
+
+@settings(max_examples=20)
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=12), st.data())
+def test_slots_of_dead_chains_go_to_the_best_of_the_living_and_no_other_moves(weights: list[int], data: Any) -> None:
+    ids = data.draw(st.permutations([17 * number + 3 for number in range(len(weights))]))
+    dead = data.draw(st.sets(st.integers(0, len(ids) - 1)))
+    home = SlotTable(build_slot_table(ids, weights), len(ids))
+    table = home.without(ids, weights, dead)
+    alive = [index for index in range(len(ids)) if index not in dead]
+    if not alive:
+        assert table is home
+        return
+    among_the_living = chains_of([ids[index] for index in alive], [weights[index] for index in alive])
+    assert np.array_equal(np.array(ids)[slots_of(table)], among_the_living)
+    stay = np.isin(slots_of(home), alive)
+    assert np.array_equal(slots_of(table)[stay], slots_of(home)[stay])
+
+
+def test_what_one_table_says_of_some_chains_slots_can_be_taken_into_another() -> None:
+    ids, weights = [1, 2, 3, 4], [1, 1, 1, 1]
+    home = SlotTable(build_slot_table(ids, weights), 4)
+    other = home.without(ids, weights, {1, 2})
+    taken = home.taking(other, home, {1})
+    own = slots_of(home) == 1
+    assert np.array_equal(slots_of(taken)[own], slots_of(other)[own])
+    assert np.array_equal(slots_of(taken)[~own], slots_of(home)[~own])
 
 
 @pytest.mark.parametrize(
