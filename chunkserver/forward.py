@@ -96,7 +96,7 @@ class Link:
         self._retry_at = 0.0
         self._backoff_s = BACKOFF_MIN_S
         self._reachability = Reachability()
-        self._waiting: dict[_Reply, float] = {}
+        self._waiting: dict[object, float] = {}
         """Requests without a last answer, oldest first, and when they were sent."""
         self._probing: asyncio.Task[None] | None = None
         self._used_at = 0.0
@@ -121,6 +121,20 @@ class Link:
         if self.connection is None:
             raise EskerError(f"the successor, drive {self._drive_id}, cannot be reached")
         return self.connection
+
+    @property
+    def memory_id(self) -> int:
+        """Of this worker's pool at the successor, while there is a connection; 0: payload goes along."""
+        return self._memory_id
+
+    def expect(self, request: object) -> None:
+        """A request was sent on the connection, and its last answer is awaited until `heard`."""
+        self._used_at = self._loop.time()
+        self._waiting[request] = self._used_at
+
+    def heard(self, request: object) -> None:
+        """Its last answer is here, or never will be."""
+        self._waiting.pop(request, None)
 
     def try_at_once(self) -> None:
         """The successor has a new life, or another address: earlier failures say nothing of it."""
@@ -303,7 +317,7 @@ class _Reply:
 
     __slots__ = ("_answered", "_batch", "_open", "_waiting")
 
-    def __init__(self, batch: Sequence[Item], answered: Answered, waiting: "dict[_Reply, float]") -> None:
+    def __init__(self, batch: Sequence[Item], answered: Answered, waiting: dict[object, float]) -> None:
         self._waiting = waiting
         self._batch = batch
         self._open = [True] * len(batch)

@@ -22,7 +22,7 @@ from esker.chunkserver.operations import Batch, Operation, SyncEnded
 from esker.chunkserver.pool import Region, WorkerPool
 from esker.chunkserver.repair_copies import RepairCopies
 from esker.craq import messages as craq
-from esker.craq.replica import ChainReplica
+from esker.craq.replica import AnyEvent, ChainReplica
 from esker.runtime.counters import Counters
 from esker.runtime.logging import get_logger
 from esker.wire.admin_messages import split_record_key
@@ -32,6 +32,9 @@ from esker.wire.messages import CREATE_RESULT, REMOVE_RESULT, CatalogEntry, Crea
 from esker.wire.status import Status
 
 log = get_logger("chunkserver.runner")
+
+Perform = dict[type, Callable[[ChainReplica, Any], AnyEvent | None]]
+"""By the kind of an effect: what performs it, and gives its answer where that is known at once."""
 
 
 class ReplicaRunner:
@@ -62,9 +65,10 @@ class ReplicaRunner:
         self._next_op = 1
         self.syncs = 0
         """How many of the operations under way are syncs and repairs."""
-        self._events: deque[tuple[ChainReplica, craq.Event]] = deque()
+        self._events: deque[tuple[ChainReplica, AnyEvent]] = deque()
         self._running = False
-        self._perform: dict[type, Callable[[ChainReplica, Any], craq.Event | None]] = {
+        self._busy_elsewhere: Callable[[], int] = lambda: 0
+        self._perform: Perform = {
             craq.Lookup: self._lookup,
             craq.Reserve: self._reserve,
             craq.Write: self._write,
@@ -81,7 +85,18 @@ class ReplicaRunner:
     @property
     def busy(self) -> int:
         """Operations under way."""
-        return len(self._operations)
+        return len(self._operations) + self._busy_elsewhere()
+
+    def adopt(self, perform: Perform, busy: Callable[[], int]) -> None:
+        """Has effects of other kinds performed by `perform`; `busy` gives how many such operations are under way."""
+        self._perform |= perform
+        self._busy_elsewhere = busy
+
+    def new_op(self) -> int:
+        """A number for an operation, of whichever kind."""
+        op = self._next_op
+        self._next_op += 1
+        return op
 
     def under_way(self, space: int) -> int:
         """Operations under way on chunks of the space; 0: of all."""
@@ -97,8 +112,7 @@ class ReplicaRunner:
 
     def register(self, operation: Operation) -> int:
         """The operation's number."""
-        op = self._next_op
-        self._next_op += 1
+        op = self.new_op()
         self._operations[op] = operation
         operation.batch.ops.append(op)
         return op
@@ -132,11 +146,11 @@ class ReplicaRunner:
         """Whether the operation is still under way."""
         return self._operations.get(op) is operation
 
-    def queue(self, replica: ChainReplica, event: craq.Event) -> None:
+    def queue(self, replica: ChainReplica, event: AnyEvent) -> None:
         """Has `event` handled by the next `run`."""
         self._events.append((replica, event))
 
-    def dispatch(self, replica: ChainReplica, event: craq.Event) -> None:
+    def dispatch(self, replica: ChainReplica, event: AnyEvent) -> None:
         """Gives `event` to `replica` and performs what follows from it."""
         self._events.append((replica, event))
         self.run()
@@ -232,8 +246,9 @@ class ReplicaRunner:
         failed = status is not Status.OK
         if not failed:
             self.damaged.discard(op.record_key)
-        if not failed and op.for_catalog:
-            if op.replaces and op.replaces != record.version:
+        same = isinstance(op.event, craq.Repair) and op.replaces == record.version  # nothing has happened to the block
+        if not failed and op.for_catalog and not same:
+            if op.replaces:
                 self._report(removal(op.record_key, op.replaces))
             self._report(creation(op.record_key, record))
         self.dispatch(op.replica, craq.Written(op_id, failed, no_space=status is Status.NO_SPACE))

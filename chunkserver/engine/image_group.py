@@ -46,7 +46,7 @@ class _ImageOperation:
 class Pend(_ImageOperation):
     """The chunk gets this pending image, in place of another. OK."""
 
-    __slots__ = ("channel", "image")
+    __slots__ = ("channel", "clears", "image")
 
     def __init__(
         self,
@@ -56,10 +56,14 @@ class Pend(_ImageOperation):
         slot: Slot | None,
         done: CommitDone,
         token: Any,
+        *,
+        clears: bool = False,
     ) -> None:
+        """`clears`: the committed image goes too."""
         super().__init__(record_key, slot, done, token)
         self.image = image
         self.channel = channel
+        self.clears = clears
 
 
 class Replace(Pend):
@@ -150,6 +154,8 @@ class ImagePlan:
         if isinstance(operation, Replace):
             self._commit(committed, operation.image)
         else:
+            if operation.clears:
+                self._clear(committed)
             self.images[pending] = encode_image(pending, operation.image)
         if operation.channel is not None:
             self._merge(operation.channel)
@@ -180,7 +186,7 @@ class ImagePlan:
         if image.client != NO_CLIENT:
             key = channel_key(int.from_bytes(pending[:4], "big"), image.client, image.channel)
             entry = self._stored_channel(key)
-            if entry is not None and entry.sequence == image.sequence:
+            if entry is not None and entry.version == image.version:
                 self.channels[key] = encode_channel(key, image.before) if image.before.sequence else None
         return Status.OK
 

@@ -9,7 +9,7 @@ come, and who may read which, is decided elsewhere.
 """
 
 import errno
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -111,6 +111,10 @@ class Images:
         """Record keys of the chain's chunks that have a pending image, in order."""
         return sorted(self._pending.get(chain_id, ()))
 
+    def pending_of(self, chain_id: int) -> Set[bytes]:
+        """The same, as they are kept: for looking one up."""
+        return self._pending.get(chain_id, frozenset())
+
     def scan(self, chain_id: int, after: bytes, limit: int) -> tuple[list[tuple[bytes, Chunk]], bytes | None]:
         """Up to `limit` chunks of a chain whose record keys follow `after`, and where the next page begins (None: that
         was all).
@@ -197,11 +201,13 @@ class Images:
         slot: Slot | None,
         done: CommitDone,
         token: Any,
+        *,
+        clears: bool = False,
     ) -> None:
         """See `Pend`. `slot`, written whole, is the image's; none for a removal. The slot is the store's now."""
         self._check(image, slot)
         self._committer.queue(
-            Pend(record_key, image, channel, slot, partial(self._done, record_key, True, done), token)
+            Pend(record_key, image, channel, slot, partial(self._done, record_key, True, done), token, clears=clears)
         )
 
     def replace(

@@ -1,0 +1,292 @@
+"""Performs what the replicas decide about mutable chunks: on the drive, towards successors, for whoever waits.
+
+The protocol's decisions are `craq`'s (`craq/mutable.py`); its events and effects pass through the runner of the
+replicas (`runner.py`), one at a time. Every operation has a deadline, is answered once, and ends once; what it holds of
+the drive and of memory is let go at its end.
+
+It also sees to it that no image stays pending: whatever an operation, a chain's change or an earlier life of the worker
+left so is taken up again until it is committed, a few chunks at a time.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from esker.chunkserver.copy_on_write import Pieces
+from esker.chunkserver.engine.errors import CorruptRecord, DriveFailed, NoSpace
+from esker.chunkserver.engine.store import DriveStore
+from esker.chunkserver.forward import Link
+from esker.chunkserver.mutable_operations import MutableOperation, entry_of, image_of, pending_of, stored_image
+from esker.chunkserver.mutable_persist import Persist
+from esker.chunkserver.mutable_questions import Questions
+from esker.chunkserver.mutable_recovery import Recovery
+from esker.chunkserver.pool import WorkerPool
+from esker.chunkserver.runner import Perform
+from esker.chunkserver.update_links import UpdateLinks
+from esker.craq import mutable_messages as craq
+from esker.craq.messages import Expired, Reserved
+from esker.craq.replica import AnyEvent, ChainReplica
+from esker.runtime.counters import Counters
+from esker.runtime.logging import get_logger
+from esker.wire.limits import ALIGN_BYTES, aligned
+from esker.wire.status import Status
+
+log = get_logger("chunkserver.mutable")
+
+COMMIT_RETRY_S = 0.25
+COMMIT_TRIES = 40
+"""A commit that only frees room can fail for lack of it, where the index is full to the brim."""
+
+
+class Runner(Protocol):
+    """What is needed of the runner of the replicas."""
+
+    def new_op(self) -> int: ...
+
+    def queue(self, replica: ChainReplica, event: AnyEvent) -> None: ...
+
+    def dispatch(self, replica: ChainReplica, event: AnyEvent) -> None: ...
+
+    def run(self) -> None: ...
+
+    def adopt(self, perform: Perform, busy: Callable[[], int]) -> None: ...
+
+
+class MutableRunner:
+    """The operations on mutable chunks that are under way on one drive."""
+
+    def __init__(
+        self,
+        store: DriveStore,
+        pool: WorkerPool,
+        counters: Counters,
+        runner: Runner,
+        link: Callable[[str], Link],
+        lease_live: Callable[[int, int], bool],
+        submit: Callable[[], None],
+    ) -> None:
+        """`lease_live(chain id, chain version)`: whether this worker's lease for the chain is live at this moment."""
+        self._store = store
+        self._images = store.images
+        self._counters = counters
+        self._runner = runner
+        self._lease_live = lease_live
+        self._loop = asyncio.get_running_loop()
+        self._operations: dict[int, MutableOperation] = {}
+        self._persist = Persist(store, Pieces(), counters, self, submit)
+        self._updates = UpdateLinks(store.images, pool, counters, link, self)
+        self._questions = Questions(pool, link, self)
+        self.recovery = Recovery(store.images, self)
+        runner.adopt(
+            {
+                craq.LookupMutable: self._lookup,
+                craq.ReserveImage: self._reserve,
+                craq.PersistPending: self._persist_pending,
+                craq.RepairImage: self._repair,
+                craq.CommitPending: self._commit,
+                craq.DiscardPending: self._discard,
+                craq.ForwardUpdate: self._forward,
+                craq.QueryVersion: self._query,
+                craq.ServeImage: self._serve,
+                craq.AnswerMutable: self._answer,
+                craq.Ended: self._ended,
+            },
+            lambda: len(self._operations),
+        )
+
+    @property
+    def busy(self) -> int:
+        """Operations under way."""
+        return len(self._operations)
+
+    async def aclose(self) -> None:
+        """Begins nothing by itself any more; questions under way are given up."""
+        self.recovery.close()
+        await self._questions.aclose()
+        await self._updates.aclose()
+
+    # Beginning
+
+    def register(self, operation: MutableOperation, timeout_s: float) -> int:
+        """The operation's number; its time begins now."""
+        operation.op = self._runner.new_op()
+        operation.deadline = self._loop.time() + timeout_s
+        operation.timer = self._loop.call_later(timeout_s, self._expire, operation)
+        self._operations[operation.op] = operation
+        return operation.op
+
+    def begin(self, operation: MutableOperation, event: craq.MutableArrival) -> None:
+        """Hands the operation to its replica with the next `run`."""
+        operation.event = event
+        self._runner.queue(operation.replica, event)
+
+    def run(self) -> None:
+        """Handles what was begun."""
+        self._runner.run()
+
+    def is_current(self, operation: MutableOperation) -> bool:
+        """Whether the operation has not ended yet."""
+        return self._operations.get(operation.op) is operation
+
+    def report(self, operation: MutableOperation, event: AnyEvent) -> None:
+        """What came of an effect, later."""
+        if self.is_current(operation):
+            self._runner.dispatch(operation.replica, event)
+
+    def sync(self, replica: ChainReplica, record_key: bytes, timeout_s: float, ended: Callable[[Status], None]) -> None:
+        """Brings `replica`'s syncing successor in line about one chunk; `ended` gets the outcome, later."""
+        operation = MutableOperation(replica, record_key)
+        outcome: list[Status] = []
+        operation.answered = lambda answer: outcome.append(answer.status)
+
+        def over(_: craq.Ended) -> None:
+            self._loop.call_soon(ended, outcome[0])
+
+        operation.ended = over
+        op = self.register(operation, timeout_s)
+        self.begin(operation, craq.SyncMutable(op, replica.chain.version, record_key))
+        self.run()
+
+    def recover(
+        self, replica: ChainReplica, record_key: bytes, timeout_s: float, ended: Callable[[craq.Ended], None]
+    ) -> None:
+        """Has what is pending of the chunk committed; `ended` is told when the operation is over."""
+        operation = MutableOperation(replica, record_key)
+        operation.ended = ended
+        op = self.register(operation, timeout_s)
+        self.begin(operation, craq.Recover(op, replica.chain.version, record_key))
+        self.run()
+
+    def _expire(self, operation: MutableOperation) -> None:
+        operation.timer = None
+        self.report(operation, Expired(operation.op))
+
+    # The drive
+
+    def _lookup(self, replica: ChainReplica, effect: craq.LookupMutable) -> AnyEvent:
+        operation = self._operations[effect.op]
+        chunk = self._images.chunk(operation.record_key)
+        damaged = chunk.damaged
+        entry = None
+        event = operation.event
+        chain = replica.chain
+        if isinstance(event, craq.Update) and event.origin is not None:
+            try:
+                entry = self._images.channel(chain.chain_id, event.origin.client, event.origin.channel)
+            except CorruptRecord as error:
+                log.error("a channel's last write cannot be made out", drive=self._store.drive_id, reason=str(error))
+                damaged = True  # whether this write was done before is not known any more
+        return craq.Looked(
+            effect.op,
+            image_of(chunk.committed),
+            pending_of(chunk.pending),
+            entry_of(entry),
+            self._lease_live(chain.chain_id, chain.version),
+            damaged,
+        )
+
+    def _reserve(self, replica: ChainReplica, effect: craq.ReserveImage) -> AnyEvent:
+        operation = self._operations[effect.op]
+        size = slot_size(effect.length_bytes, operation.slot_bytes)
+        try:
+            operation.slot = self._store.allocate(size, size, reserve=effect.use_reserve)
+        except NoSpace:
+            return Reserved(effect.op, False)
+        except DriveFailed:
+            return craq.Persisted(effect.op, Status.IO_ERROR)
+        return Reserved(effect.op, True)
+
+    def _persist_pending(self, replica: ChainReplica, effect: craq.PersistPending) -> AnyEvent | None:
+        return self._persist.persist(self._operations[effect.op], effect)
+
+    def _commit(self, replica: ChainReplica, effect: craq.CommitPending) -> None:
+        self._settle((self._operations[effect.op], effect, 0))
+
+    def _discard(self, replica: ChainReplica, effect: craq.DiscardPending) -> None:
+        self._settle((self._operations[effect.op], effect, 0))
+
+    def _settle(self, token: "_Settling") -> None:
+        operation, effect, _ = token
+        if isinstance(effect, craq.CommitPending):
+            self._images.settle(operation.record_key, effect.version, self._settled, token)
+        else:
+            self._images.discard(operation.record_key, effect.version, self._settled, token)
+
+    def _settled(self, token: "_Settling", status: Status) -> None:
+        operation, effect, tries = token
+        if status is Status.NO_SPACE and tries < COMMIT_TRIES:
+            self._loop.call_later(COMMIT_RETRY_S, self._settle, (operation, effect, tries + 1))
+            return
+        if isinstance(effect, craq.CommitPending):
+            self.report(operation, craq.Committed(effect.op, failed=status is not Status.OK))
+        else:
+            failed = status not in (Status.OK, Status.NOT_FOUND)
+            self.report(operation, craq.Discarded(effect.op, failed))
+
+    # Other replicas
+
+    def _forward(self, replica: ChainReplica, effect: craq.ForwardUpdate) -> AnyEvent | None:
+        operation = self._operations[effect.op]
+        record = None
+        if effect.named.full and not effect.named.image.absent:
+            record = stored_image(self._images.chunk(operation.record_key), effect.named.image.version)
+        return self._updates.forward(operation, effect, record)
+
+    def _repair(self, replica: ChainReplica, effect: craq.RepairImage) -> None:
+        self._questions.fetch(self._operations[effect.op], effect, self._fetched)
+
+    def _fetched(self, operation: MutableOperation, effect: craq.RepairImage, image: Any) -> None:
+        if not self.is_current(operation):
+            return
+        if image is None:
+            self.report(operation, craq.Repaired(effect.op, False))
+        else:
+            self._persist.mend(operation, effect, image)
+
+    def _query(self, replica: ChainReplica, effect: craq.QueryVersion) -> None:
+        self._counters.add("mutable_version_queries")
+        self._questions.query(self._operations[effect.op], effect)
+
+    # Answers
+
+    def _serve(self, replica: ChainReplica, effect: craq.ServeImage) -> None:
+        operation = self._operations[effect.op]
+        record = None
+        if effect.image is not None:
+            chunk = self._images.chunk(operation.record_key)
+            record = chunk.pending if effect.pending else chunk.committed
+            assert record is not None, "it was looked up in this stretch"
+            assert record.version == effect.image.version
+        assert operation.serve is not None, "only reads are served"
+        operation.serve(effect, record)
+
+    def _answer(self, replica: ChainReplica, effect: craq.AnswerMutable) -> None:
+        operation = self._operations[effect.op]
+        if operation.answered is not None:
+            operation.answered(effect)
+
+    def _ended(self, replica: ChainReplica, effect: craq.Ended) -> None:
+        operation = self._operations.pop(effect.op)
+        if operation.timer is not None:
+            operation.timer.cancel()
+            operation.timer = None
+        if operation.slot is not None:
+            self._store.release(operation.slot)
+            operation.slot = None
+        if operation.region is not None:
+            operation.region.drop()
+            operation.region = None
+        if operation.ended is not None:
+            operation.ended(effect)
+        if effect.pending:
+            self.recovery.left(replica, operation.record_key)
+
+
+_Settling = tuple[MutableOperation, craq.CommitPending | craq.DiscardPending, int]
+
+
+def slot_size(length_bytes: int, slot_bytes: int) -> int:
+    """Bytes of the slot for a mutable chunk of `length_bytes`: a power of two, but no more than `slot_bytes`, or than
+    what is needed."""
+    power = max(ALIGN_BYTES, 1 << max(0, length_bytes - 1).bit_length())
+    return min(power, max(slot_bytes, aligned(length_bytes)))
