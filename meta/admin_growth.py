@@ -27,7 +27,7 @@ CHAINS_MAX = 10_000
 
 
 async def set_goals(store: Store, request: SetGoals, now_ms: int) -> GrowthReply:
-    """Raises `RequestFailed`: CONFLICT (the map is another by now), BAD_REQUEST (drives or chains that do not exist)."""
+    """Raises `RequestFailed`: CONFLICT (the map is another by now), BAD_REQUEST (what is named does not exist)."""
 
     async def body(transaction: Transaction) -> int:
         routing = await _routing(transaction, request.routing_version)

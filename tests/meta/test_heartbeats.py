@@ -59,5 +59,5 @@ def test_notes() -> None:
     assert noted(chains=(), drives_expected=3) == "2 of 3 drives have joined"
     assert noted(workers=(worker(0), worker(1))).startswith("2 of 2 chains have replicas that share a node")
     assert (
-        noted(workers=(*ROUTING.workers, worker(2))) == "1 drives joined after the chains were made and hold none: d2"
+        noted(workers=(*ROUTING.workers, worker(2))) == "1 drives hold no chains yet: d2; run esker admin expand"
     )

@@ -4,9 +4,11 @@ from collections import Counter
 from itertools import permutations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from esker.meta.balance import fair_shares
+from esker.meta.imbalance import imbalance
 from esker.meta.layout import DriveSite, chain_weights, heads_per_drive, in_turn, min_replicas, plan_chains
 
 COUNTS = [*range(1, 21), 24, 31, 33, 40, 48, 57, 64]
@@ -103,3 +105,63 @@ def test_impossible_sizes_are_refused(count: int, replicas: int) -> None:
 
 def test_half_of_the_replicas_must_serve() -> None:
     assert [min_replicas(replicas) for replicas in range(1, 6)] == [1, 1, 2, 2, 3]
+
+
+@given(
+    st.lists(st.lists(st.sampled_from((1, 2, 4)), min_size=1, max_size=8), min_size=1, max_size=12), st.integers(1, 3)
+)
+@settings(deadline=None, max_examples=40)
+def test_nodes_and_drives_of_any_size_bear_their_shares(nodes: list[list[int]], replicas: int) -> None:
+    drives = in_turn(
+        [
+            DriveSite(f"n{node:02}d{disk}", f"n{node:02}", size * 10**12)
+            for node, sizes in enumerate(nodes)
+            for disk, size in enumerate(sizes)
+        ]
+    )
+    replicas = min(replicas, len(drives))
+    chains = plan_chains(drives, replicas)
+    node_of = {drive.drive_id: drive.node_id for drive in drives}
+    assert all(len({node_of[member] for member in chain}) == min(replicas, len(nodes)) for chain in chains)
+
+    shares = fair_shares([each.node_id for each in drives], [each.capacity_bytes for each in drives], replicas)
+    loads = Counter(member for chain in chains for member in chain)
+    for drive, share in zip(drives, shares, strict=True):
+        wanted = share * len(chains) * replicas
+        assert abs(loads[drive.drive_id] - wanted) <= max(2.5, 0.1 * wanted), f"{drive} has {loads[drive.drive_id]}"
+
+
+def test_shares_are_by_capacity_but_nobody_has_two_replicas_of_a_chain() -> None:
+    assert fair_shares(["a", "b", "c"], [1, 1, 2], 1) == [0.25, 0.25, 0.5]
+    assert fair_shares(["a", "b", "c"], [1, 1, 8], 2) == [0.25, 0.25, 0.5]
+    assert fair_shares(["a", "a", "b"], [1, 3, 1], 2) == [0.125, 0.375, 0.5]
+    assert fair_shares(["a", "a", "b"], [1, 3, 1], 3) == pytest.approx([1 / 3] * 3)
+    assert fair_shares(["a", "a", "a"], [1, 1, 2], 2) == [0.25, 0.25, 0.5]
+
+
+def test_imbalance_is_one_where_all_is_even() -> None:
+    drives = sites(6, 6)
+    even = imbalance(drives, plan_chains(drives, 2))
+    assert (even.fullest, even.heads, even.chains_sharing) == (1.0, 1.0, 0)
+    assert even.takeover == pytest.approx(1.0)
+
+
+def test_imbalance_tells_what_is_uneven() -> None:
+    drives = [DriveSite(name, name[0], 10) for name in ("a1", "b1", "c1", "c2")]
+    found = imbalance(drives, [["a1", "b1"], ["a1", "b1"], ["c1", "c2"]])
+    assert found.fullest == pytest.approx(2 / 1.5)
+    assert found.heads == pytest.approx(2 / 0.75)
+    assert found.chains_sharing == 1
+    assert found.takeover == pytest.approx(3.0), "what a gives falls on b alone, which is a third of what is left"
+    assert found.takeover_of == "a"
+    weighted = imbalance(drives, [["a1", "b1"], ["a1", "b1"], ["c1", "c2"]], [1, 1, 2])
+    assert weighted.fullest == pytest.approx(1.0)
+    assert imbalance(drives[:2], [["a1", "b1"]]).takeover == pytest.approx(1.0)
+    assert imbalance(drives[2:], [["c1", "c2"]]).takeover_of == ""
+
+
+def test_hundreds_of_drives_are_planned_evenly() -> None:
+    drives = sites(240, 30)
+    found = imbalance(drives, plan_chains(drives, 3))
+    assert found.fullest == found.heads == 1.0
+    assert found.takeover < 1.3
