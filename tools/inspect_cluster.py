@@ -6,6 +6,7 @@ Owns: bounded questions to the metadata server and the workers. Must not know: w
 import asyncio
 from dataclasses import dataclass, field
 
+from esker.client.mutable import ChunkClient
 from esker.kvclient import KVCacheClient
 from esker.wire.errors import EskerError
 from esker.wire.messages import Empty, GetRouting, Method, RoutingReply, StatsReply
@@ -65,7 +66,7 @@ async def worker_counters(worker: Worker, timeout_s: float = TIMEOUT_S) -> dict[
     return reply.counters
 
 
-def transport_of(client: KVCacheClient) -> str:
+def transport_of(client: KVCacheClient | ChunkClient) -> str:
     """How the client reaches its workers: `local`, `tcp`, `mixed`, or `none` while it reaches none."""
     found = {str(transport) for transport in client.statistics().transports.values()}
     return found.pop() if len(found) == 1 else "mixed" if found else "none"

@@ -28,6 +28,7 @@ from esker.client.mutable.types import (
     ChangeResult,
     ChunkRead,
     ChunkReadResult,
+    ChunkStatistics,
     ChunkStatus,
     checked_changes,
     checked_chunks,
@@ -164,9 +165,19 @@ class ChunkClient:
         self._count("stat", [result.status for result in results])
         return results
 
-    def statistics(self) -> dict[str, int]:
-        """How many operations ended how, since `connect`: `change_ok`, `read_not_found` and so on."""
-        return self._counters.snapshot()
+    def statistics(self) -> ChunkStatistics:
+        """Totals since `connect`."""
+        states = self._workers.by_drive
+        return ChunkStatistics(
+            counters=self._counters.snapshot(),
+            per_drive_read_bytes={drive: state.read_bytes for drive, state in states.items()},
+            per_drive_written_bytes={drive: state.written_bytes for drive, state in states.items()},
+            transports={
+                drive: Transport.LOCAL if state.channel.local else Transport.TCP
+                for drive, state in states.items()
+                if state.channel is not None
+            },
+        )
 
     async def aclose(self) -> None:
         """Ends all connections. Safe to call again."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from esker.client.buffers import Slot, SlotPart
+from esker.client.channel import Transport
 from esker.wire.errors import UserError
 from esker.wire.limits import ALIGN_BYTES, CHUNK_BYTES_MAX, MIB, OBJECT_BYTES, REQUEST_EXTENTS_MAX
 from esker.wire.mutable_messages import PatchKind
@@ -105,6 +106,18 @@ class ChunkStatus(NamedTuple):
     version: int = 0
     length: int = 0
     truncate_version: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkStatistics:
+    """Totals of one client since it connected."""
+
+    counters: dict[str, int]
+    """How many operations ended how: `change_ok`, `read_not_found` and so on."""
+    per_drive_read_bytes: dict[str, int]
+    per_drive_written_bytes: dict[str, int]
+    transports: dict[str, Transport]
+    """How each worker that is up is reached."""
 
 
 class Patch(NamedTuple):

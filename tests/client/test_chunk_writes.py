@@ -43,8 +43,8 @@ async def test_writes_truncations_and_removals(connect: Connect, transport: str)
     assert (await client.write([ChunkRemove(OBJECT, 0)]))[0].status is Status.OK
     assert (await client.write([ChunkRemove(OBJECT, 0)]))[0].status is Status.NOT_FOUND
     assert (await read(client, 0)).status is Status.NOT_FOUND
-    assert client.statistics()["change_condition"] == 1
-    assert client.statistics()["read_not_found"] == 2
+    assert client.statistics().counters["change_condition"] == 1
+    assert client.statistics().counters["read_not_found"] == 2
 
 
 async def test_data_in_slots_is_taken_by_workers_of_this_host(cluster: FakeCluster, connect: Connect) -> None:

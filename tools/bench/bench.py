@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
-from esker.tools.bench import client_job
+from esker.tools.bench import client_job, mutable_job
 from esker.tools.bench.baseline import Baseline, figures_by_direction, open_baseline
 from esker.tools.bench.options import BenchOptions
 from esker.tools.bench.report import Outcome, Turn, total_bw_bytes
@@ -41,14 +41,22 @@ class EskerLoad:
         """Starts the jobs and has them store what will be read."""
         children = []
         for job in range(options.numjobs):
-            child = await Child.start(f"client job {job}", ["-m", client_job.MODULE])
+            module = mutable_job.MODULE if options.mutable else client_job.MODULE
+            child = await Child.start(f"client job {job}", ["-m", module])
             children.append(await stack.enter_async_context(child))
         load = cls(children, options, cluster)
-        namespace = f"esker-bench/{options.block_bytes}"
         opened = await asyncio.gather(
             *(
                 child.ask(
-                    client_job.Open(cluster, namespace, options.transport, options.workload, options.verify),
+                    client_job.Open(
+                        cluster,
+                        options.namespace,
+                        options.transport,
+                        options.workload,
+                        options.verify,
+                        options.chunk_bytes,
+                        options.namespace_mode,
+                    ),
                     client_job.Opened,
                     load._patience_s,
                 )
@@ -87,7 +95,7 @@ async def run_bench(options: BenchOptions, cluster: str, directories: Sequence[s
             for turn in range(options.repeat):
                 turns.append(await _round(turn, options, cluster, load, baseline))
                 advance(turn + 1, f"{total_bw_bytes(turns[-1].esker) / 1e6:,.0f} MB/s")
-        if options.mode.reads:
+        if options.mode.reads or options.mutable:
             await load.clear(-1)
         view = await view_cluster(cluster)
     return Outcome(
@@ -96,7 +104,7 @@ async def run_bench(options: BenchOptions, cluster: str, directories: Sequence[s
         baseline_description=baseline.description if baseline else "",
         transport=load.transport,
         drives=len(view.routing.workers),
-        replicas=view.routing.replicas,
+        replicas=options.copies(view.routing.replicas),
         per_drive_bytes=load.per_drive_bytes,
         failures=load.failures,
         wrong_blocks=load.wrong_blocks,
@@ -106,13 +114,15 @@ async def run_bench(options: BenchOptions, cluster: str, directories: Sequence[s
 async def _round(turn: int, options: BenchOptions, cluster: str, load: EskerLoad, baseline: Baseline | None) -> Turn:
     writes = options.mode.writes
     before = await view_cluster(cluster, counters=True) if writes else None
-    esker = figures_by_direction(await load.turn(turn))
+    jobs = await load.turn(turn)
+    esker = figures_by_direction(jobs)
     sync_every = 1
     if before is not None:
         sync_every = writes_per_commit(before, await view_cluster(cluster, counters=True))
         await load.clear(turn)
     raw = await baseline.turn(turn, sync_every) if baseline is not None else None
-    return Turn(esker=esker, raw=raw, sync_every=sync_every)
+    gap_s = max(job.longest_write_gap_s for job in jobs)
+    return Turn(esker=esker, raw=raw, sync_every=sync_every, longest_write_gap_s=gap_s)
 
 
 def writes_per_commit(before: ClusterView, after: ClusterView) -> int:

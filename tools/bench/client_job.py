@@ -19,6 +19,7 @@ from esker.tools.child import run_child
 from esker.tools.inspect_cluster import transport_of
 from esker.tools.running import all_or_none
 from esker.wire.errors import EskerError
+from esker.wire.types import NamespaceMode
 
 MODULE = "esker.tools.bench.client_job"
 SLOT_WAIT_S = 30.0
@@ -33,6 +34,9 @@ class Open(msgspec.Struct, tag=True):
     transport: str
     workload: Workload
     verify: bool
+    chunk_bytes: int = 0
+    """Of a load on mutable chunks."""
+    mode: NamespaceMode = NamespaceMode.REPLICATED
 
 
 class Opened(msgspec.Struct):
@@ -84,6 +88,7 @@ class ClientJob:
             cluster=request.cluster,
             namespace=request.namespace,
             geometry=Geometry(block_bytes_max=workload.block_bytes),
+            mode=request.mode,
             transport=request.transport,
             pool_bytes=slots * workload.block_bytes,
         )

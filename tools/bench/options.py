@@ -9,6 +9,7 @@ from esker.tools.bench.workload import Mode, Workload, default_batch
 from esker.wire.errors import UserError
 from esker.wire.limits import ALIGN_BYTES, CHUNK_BYTES_MAX, GIB, MIB, REQUEST_EXTENTS_MAX
 from esker.wire.meta_client import parse_addresses
+from esker.wire.types import NamespaceMode
 
 POOL_BYTES_MAX = 8 * GIB
 """Memory of all jobs' blocks in flight."""
@@ -38,6 +39,11 @@ class BenchOptions:
     replicas: int = 2
     seed: int = 0
     engine: str = "auto"
+    namespace_mode: NamespaceMode = NamespaceMode.REPLICATED
+    mutable: bool = False
+    """Write in place, and read, parts of mutable chunks instead of blocks."""
+    chunk_bytes: int = MIB
+    """Length of those chunks."""
 
     def __post_init__(self) -> None:
         limit_bytes = 64 * CHUNK_BYTES_MAX
@@ -46,6 +52,8 @@ class BenchOptions:
                 f"--bs {self.block_bytes}: blocks must be multiples of {ALIGN_BYTES} bytes up to "
                 f"{format_size(limit_bytes)}"
             )
+        if self.mutable:
+            self._check_chunks()
         if not 1 <= self.iodepth <= REQUEST_EXTENTS_MAX:
             raise UserError(f"--iodepth {self.iodepth}; allowed: 1 to {REQUEST_EXTENTS_MAX}")
         if self.batch is not None and not 1 <= self.batch <= self.iodepth:
@@ -69,6 +77,24 @@ class BenchOptions:
         if self.baseline is BaselineName.SOCKET and not self.mode.reads:
             raise UserError("the baseline socket is compared with reads; use --baseline ring or fio for writes")
 
+    def _check_chunks(self) -> None:
+        if self.namespace_mode is not NamespaceMode.REPLICATED:
+            raise UserError("--mutable is for replicated chunks; leave --mode out")
+        if self.chunk_bytes % ALIGN_BYTES or not ALIGN_BYTES <= self.chunk_bytes <= CHUNK_BYTES_MAX:
+            raise UserError(
+                f"--chunk-size {self.chunk_bytes}: chunks must be multiples of {ALIGN_BYTES} bytes up to "
+                f"{format_size(CHUNK_BYTES_MAX)}"
+            )
+        if self.chunk_bytes % self.block_bytes:
+            raise UserError(
+                f"--chunk-size {format_size(self.chunk_bytes)} is no multiple of --bs {format_size(self.block_bytes)}"
+            )
+        if self.workload.blocks < self.workload.calls * self.workload.batch:
+            raise UserError(
+                f"--size {format_size(self.size_bytes)} has fewer blocks than {self.iodepth} in flight for each job; "
+                "raise --size or lower --iodepth"
+            )
+
     @property
     def workload(self) -> Workload:
         """One job's share."""
@@ -90,8 +116,18 @@ class BenchOptions:
     @property
     def stored_bytes(self) -> int:
         """Bytes that a cluster of its own stores at most, copies included."""
-        sets = 2 if self.mode is Mode.RANDRW else 1
-        return self.dataset_bytes * sets * self.replicas
+        sets = 2 if self.mode is Mode.RANDRW and not self.mutable else 1
+        return self.dataset_bytes * sets * self.copies(self.replicas)
+
+    def copies(self, replicas: int) -> int:
+        """Of every block, in a cluster that keeps `replicas` of replicated ones."""
+        return 1 if self.namespace_mode is NamespaceMode.CACHE else replicas
+
+    @property
+    def namespace(self) -> str:
+        """The one to use."""
+        kind = "" if self.namespace_mode is NamespaceMode.REPLICATED else f"-{self.namespace_mode}"
+        return f"esker-bench{kind}/{self.block_bytes}"
 
 
 def mode_named(name: str) -> Mode:

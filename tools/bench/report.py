@@ -22,6 +22,8 @@ class Turn(msgspec.Struct, frozen=True):
     esker: Directions
     raw: Directions | None
     sync_every: int
+    longest_write_gap_s: float = 0.0
+    """Of the job that waited longest (mutable chunks)."""
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -68,6 +70,9 @@ def as_json(outcome: Outcome) -> dict[str, object]:
         "baseline_description": outcome.baseline_description,
         "transport": outcome.transport,
         "bs": options.block_bytes,
+        "mutable": options.mutable,
+        "chunk_bytes": options.chunk_bytes if options.mutable else 0,
+        "longest_write_gap_s": max(turn.longest_write_gap_s for turn in outcome.turns),
         "iodepth": options.iodepth,
         "iodepth_batch": options.workload.batch,
         "numjobs": options.numjobs,
@@ -87,6 +92,7 @@ def as_json(outcome: Outcome) -> dict[str, object]:
                 "esker": _figures_json(turn.esker),
                 "raw": _figures_json(turn.raw) if turn.raw else None,
                 "sync_every": turn.sync_every,
+                "longest_write_gap_s": turn.longest_write_gap_s,
             }
             for turn in outcome.turns
         ],
@@ -125,6 +131,9 @@ def print_outcome(outcome: Outcome, *, machine: bool) -> None:
         console.print(f"bytes per drive: {shares}")
     if outcome.options.mode.writes:
         console.print(f"every write durable before its ack: {_sync_every(outcome)} writes per fdatasync, raw alike")
+        if outcome.options.mutable:
+            gap_s = max(turn.longest_write_gap_s for turn in outcome.turns)
+            console.print(f"longest time without a write that ended: {1000 * gap_s:,.0f} ms")
     for name, count in outcome.failures.items():
         console.print(f"[red]{count:,} blocks ended as {name}[/red]")
     if outcome.wrong_blocks:
@@ -133,8 +142,9 @@ def print_outcome(outcome: Outcome, *, machine: bool) -> None:
 
 def _figures_table(outcome: Outcome) -> Table:
     options = outcome.options
+    what = f"in mutable chunks of {format_size(options.chunk_bytes)}" if options.mutable else "blocks"
     table = Table(
-        title=f"{options.mode} of {format_size(options.block_bytes)} blocks, {options.iodepth} in flight\n"
+        title=f"{options.mode} of {format_size(options.block_bytes)} {what}, {options.iodepth} in flight\n"
         f"{options.workload.batch} per call, {options.numjobs} job(s), {outcome.transport} transport, "
         f"{outcome.drives} drives, {outcome.replicas} replica(s)\nmedians of {len(outcome.turns)} turn(s)",
         title_justify="left",

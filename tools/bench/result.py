@@ -34,6 +34,8 @@ class Measured(msgspec.Struct):
     """Blocks that did not end well, by status."""
     wrong_blocks: int = 0
     fsyncs: int = 0
+    longest_write_gap_s: float = 0.0
+    """The longest time in which no write ended well; 0 where none was wanted."""
 
 
 class Figures(msgspec.Struct, frozen=True):

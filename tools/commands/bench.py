@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from esker.tools.commands.options import Cluster, Directory, Drives, Replicas, finish, seconds, size
+from esker.tools.commands.options import Cluster, Directory, Drives, Mode, Replicas, finish, seconds, size
+from esker.wire.types import NamespaceMode
 
 WORKLOAD = "Workload"
 COMPARISON = "Comparison"
@@ -42,6 +43,17 @@ def bench(
             rich_help_panel=WORKLOAD,
         ),
     ] = False,
+    mutable: Annotated[
+        bool,
+        typer.Option(
+            "--mutable",
+            help="Parts of mutable chunks, written in place (what files are made of), instead of blocks.",
+            rich_help_panel=WORKLOAD,
+        ),
+    ] = False,
+    chunk_size: Annotated[
+        str, typer.Option(help="Of mutable chunks: a multiple of the block size.", rich_help_panel=WORKLOAD)
+    ] = "1m",
     seed: Annotated[int, typer.Option(min=0, help="Of the contents and of the order.", rich_help_panel=WORKLOAD)] = 0,
     baseline: Annotated[
         str,
@@ -64,6 +76,7 @@ def bench(
     directory: Directory = None,
     drives: Drives = 4,
     replicas: Replicas = 2,
+    mode: Mode = NamespaceMode.REPLICATED,
     transport: Annotated[str, typer.Option(help="auto, tcp, or local (same host).", rich_help_panel=CLUSTER)] = "auto",
     engine: Annotated[
         str, typer.Option(help="Block I/O of a cluster of its own: auto, io_uring or threads.", rich_help_panel=CLUSTER)
@@ -72,7 +85,8 @@ def bench(
     """Measure a cluster in fio's vocabulary, and in turn the raw drive (or socket) beneath it.
 
     Writes create new blocks, durable on every replica before they count; they are removed after each turn. Latencies
-    are those of the calls, per block.
+    are those of the calls, per block. With --mutable, blocks are parts of chunks that are there, written in place again
+    and again.
     """
     from esker.runtime import logging
     from esker.tools.bench.command import run_bench_command
@@ -99,7 +113,10 @@ def bench(
         directory=directory,
         drives=drives,
         replicas=replicas,
+        namespace_mode=mode,
         seed=seed,
         engine=engine,
+        mutable=mutable,
+        chunk_bytes=size(chunk_size),
     )
     finish(run_command(run_bench_command(options, machine=output_format == "json")))
