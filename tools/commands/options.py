@@ -8,6 +8,7 @@ import typer
 from esker.runtime.errors import SettingError
 from esker.runtime.sizes import parse_size
 from esker.tools.exit_codes import ExitCode
+from esker.wire.types import NamespaceMode
 
 SIZE_BYTES_MAX = (1 << 63) - 1
 
@@ -67,3 +68,9 @@ Directory = Annotated[
 ]
 Drives = Annotated[int, typer.Option(min=1, max=64, help="Drives of a cluster of its own.")]
 Replicas = Annotated[int, typer.Option(min=1, max=8, help="Copies of every block in a cluster of its own.")]
+Mode = Annotated[
+    NamespaceMode,
+    typer.Option(
+        "--mode", help="Of the namespace: replicated, or cache (one copy; other drives stand in for a dead one)."
+    ),
+]

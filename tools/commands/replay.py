@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from esker.tools.commands.options import Cluster, Directory, Drives, Replicas, finish, size
+from esker.tools.commands.options import Cluster, Directory, Drives, Mode, Replicas, finish, size
+from esker.wire.types import NamespaceMode
 
 
 def replay(
@@ -25,6 +26,7 @@ def replay(
     namespace: Annotated[
         str | None, typer.Option(help="Namespace to use; its blocks stay.", show_default="esker-replay/BLOCK_BYTES")
     ] = None,
+    mode: Mode = NamespaceMode.REPLICATED,
     json: Annotated[bool, typer.Option("--json", help="The summary as one JSON object on stdout.")] = False,
     cluster: Cluster = None,
     directory: Directory = None,
@@ -54,6 +56,7 @@ def replay(
         speed=speed,
         transport=transport,
         namespace=namespace,
+        mode=mode,
         cluster=cluster,
         directory=directory,
         drives=drives,

@@ -24,6 +24,7 @@ from esker.tools.trace.format import TraceRequest, read_trace
 from esker.wire.errors import UserError
 from esker.wire.limits import CHUNK_BYTES_MAX, GIB, MIB, aligned
 from esker.wire.meta_client import parse_addresses
+from esker.wire.types import NamespaceMode
 
 POOL_BYTES_AIM = 256 * MIB
 """Memory for blocks in flight, of all clients together."""
@@ -46,7 +47,8 @@ class ReplayOptions:
     """Of the trace's own time; None: as fast as possible."""
     transport: str = "auto"
     namespace: str | None = None
-    """None: one for each block size."""
+    """None: one for each block size and mode."""
+    mode: NamespaceMode = NamespaceMode.REPLICATED
     cluster: str | None = None
     directory: Path | None = None
     drives: int = 4
@@ -69,6 +71,17 @@ class ReplayOptions:
             parse_addresses(self.cluster)
 
     @property
+    def own_namespace(self) -> str:
+        """The one to use where none was named."""
+        kind = "" if self.mode is NamespaceMode.REPLICATED else f"-{self.mode}"
+        return f"esker-replay{kind}/{self.block_bytes}"
+
+    @property
+    def copies(self) -> int:
+        """Of every block."""
+        return 1 if self.mode is NamespaceMode.CACHE else self.replicas
+
+    @property
     def window_blocks(self) -> int:
         """Blocks per get or put call at most, so that all clients' pools stay within bounds."""
         share_bytes = POOL_BYTES_AIM // self.clients
@@ -83,8 +96,9 @@ async def replay(options: ReplayOptions, requests: list[TraceRequest], address: 
             await stack.enter_async_context(
                 await KVCacheClient.connect(
                     address,
-                    options.namespace or f"esker-replay/{options.block_bytes}",
+                    options.namespace or options.own_namespace,
                     geometry,
+                    mode=options.mode,
                     transport=options.transport,
                     pool_bytes=options.window_blocks * aligned(options.block_bytes),
                 )
@@ -110,7 +124,7 @@ async def replay(options: ReplayOptions, requests: list[TraceRequest], address: 
 def own_cluster(options: ReplayOptions, requests: list[TraceRequest]) -> DevCluster:
     """A cluster with the asked capacity, else with room for every block of the trace."""
     unique = len({hash_id for request in requests for hash_id in request.hash_ids})
-    stored_bytes = unique * aligned(options.block_bytes) * options.replicas
+    stored_bytes = unique * aligned(options.block_bytes) * options.copies
     capacity_bytes = options.capacity_bytes
     if capacity_bytes is None:
         capacity_bytes = int(stored_bytes / options.drives * CAPACITY_SLACK) + GIB
