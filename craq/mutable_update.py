@@ -163,4 +163,4 @@ class UpdateOperation(LockedOperation):
         return self._mend(self._previous.version)
 
     def _after_mending(self) -> list[MutableEffect]:
-        return super()._after_mending() if self._own else self._persist()
+        return self._persist() if self._pending is None else super()._after_mending()

@@ -6,13 +6,13 @@ a crash, what it has not reported may or may not. A node keeps the newest chain 
 """
 
 import random
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
 
 from esker.craq import messages as craq
-from esker.craq.replica import ChainReplica
+from esker.craq.replica import AnyEvent, ChainReplica
 from esker.wire.ids import NO_PUT_ID
 from esker.wire.status import Status
 from esker.wire.types import Chain
@@ -25,7 +25,10 @@ RESYNC_PACE = 0.05
 DRIVE_STEPS = ("writes", "removes")
 
 Factory = Callable[[Chain, str, str], ChainReplica]
-Answered = Callable[[Status, craq.Stored | None], None]
+Answered = Callable[[Status, Any], None]
+Reports = Callable[..., Any]
+Message = tuple[int, int, Any, bytes]
+"""Connection, operation, event, payload."""
 
 
 class World(Protocol):
@@ -55,48 +58,54 @@ class Operation:
     fetched: craq.Stored | None = None
     write: craq.Stored | None = None
     removes: bool = False
+    payload: bytes = b""
 
 
 class Link:
     """The connection of a replica to a successor."""
 
     def __init__(self, source: "Node", target: "Node") -> None:
-        self._source = source
+        self.source = source
         self.target = target
         self._connection = 1
         self._heard = 1
-        self.queues: dict[bytes, deque[tuple[int, int, Any]]] = {chunk: deque() for chunk in CHUNKS}
-        self._awaited: dict[int, int] = {}
+        self.queues: dict[bytes, deque[Message]] = defaultdict(deque, {chunk: deque() for chunk in CHUNKS})
+        self._awaited: dict[int, tuple[int, Reports]] = {}
 
-    def send(self, op: int, event: craq.Create | craq.Remove) -> None:
+    def send(self, op: int, event: Any, payload: bytes = b"", reports: Reports = craq.Forwarded) -> None:
+        """`reports` makes the source's event of the answer."""
         if self.target.machine is None:
-            self._report(op, Status.UNAVAILABLE)
+            self._report(op, Status.UNAVAILABLE, None, reports)
         else:
-            self._awaited[op] = self._connection
-            self.queues[event.chunk].append((self._connection, op, event))
+            self._awaited[op] = self._connection, reports
+            self.queues[event.chunk].append((self._connection, op, event, payload))
 
     def deliver(self, chunk: bytes) -> None:
-        connection, op, event = self.queues[chunk].popleft()
+        connection, op, event, payload = self.queues[chunk].popleft()
         if connection > self._heard:
             self._heard = connection
             for queued, waiting in self.queues.items():
                 self.queues[queued] = deque(message for message in waiting if message[0] >= connection)
-        self.target.arrive(event, lambda status, stored: self._answered(connection, op, status))
+        self.target.arrive(event, lambda status, result: self._answered(connection, op, status, result), payload)
 
-    def _answered(self, connection: int, op: int, status: Status) -> None:
-        if self._awaited.get(op) == connection:
+    def _answered(self, connection: int, op: int, status: Status, result: Any) -> None:
+        if self.source.misses(self.target.drive):
+            return
+        awaited = self._awaited.get(op)
+        if awaited is not None and awaited[0] == connection:
             del self._awaited[op]
-            self._report(op, status)
+            self._report(op, status, result, awaited[1])
 
-    def _report(self, op: int, status: Status) -> None:
-        self._source.later(f"successor says {status.name} of {op}", lambda: craq.Forwarded(op, status))
+    def _report(self, op: int, status: Status, result: Any, reports: Reports) -> None:
+        event = reports(op, status) if reports is craq.Forwarded else reports(op, status, result)
+        self.source.later(f"successor says {status.name} of {op}", lambda: event)
 
     def end(self, *, target_died: bool = False) -> None:
         """The connection ends. What is on its way may still arrive, unless nobody is there to hear it."""
         self._connection += 1
         awaited, self._awaited = self._awaited, {}
-        for op in awaited:
-            self._report(op, Status.UNAVAILABLE)
+        for op, (_, reports) in awaited.items():
+            self._report(op, Status.UNAVAILABLE, None, reports)
         if target_died:
             for waiting in self.queues.values():
                 waiting.clear()
@@ -208,20 +217,24 @@ class Node:
 
         self._world.timers.append((self._world.now_s + delay_s, self, in_this_life))
 
-    def arrive(self, event: Any, answer: Answered) -> None:
+    def arrive(self, event: Any, answer: Answered, payload: bytes = b"") -> None:
         op = self._world.next_op()
         names = {slot: getattr(event, slot) for slot in event.__slots__}
         own = type(event)(**{**names, "op": op})
-        self.operations[op] = Operation(own, answer)
+        self.operations[op] = Operation(own, answer, payload=payload)
         self._world.note(f"{self.drive}: {own}")
         self.handle(own)
 
-    def handle(self, event: craq.Event) -> None:
+    def handle(self, event: AnyEvent) -> None:
         assert self.machine is not None
         for effect in self.machine.handle(event):
             getattr(self, f"_{type(effect).__name__}")(effect)
         if self.machine.busy != len(self.operations):
             self._world.fail(f"{self.drive} counts {self.machine.busy} operations of {len(self.operations)}")
+
+    def misses(self, drive: str) -> bool:
+        """Whether what `drive` answers gets lost on its way here."""
+        return False
 
     def _link(self, drive: str) -> Link:
         link = self.links.get(drive)

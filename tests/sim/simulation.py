@@ -112,6 +112,10 @@ class Simulation:
             self._check()
         self.faults = False
         self._calm_down()
+        self._last_words()
+
+    def _last_words(self) -> None:
+        """A calm chain takes everything, and its replicas are the same."""
         for chunk in CHUNKS:
             head = self._head_of(self.manager.chain)
             assert head is not None
@@ -229,12 +233,17 @@ class Simulation:
         choice = self.random.randrange(len(messages) + len(steps))
         if choice < len(messages):
             link, chunk = messages[choice]
-            link.deliver(chunk)
+            if not self.disturbs(link, chunk):
+                link.deliver(chunk)
         else:
             node, what, run = self.steps.pop(steps[choice - len(messages)])
             self.note(f"{node.drive}: {what}")
             run()
         return True
+
+    def disturbs(self, link: Link, chunk: bytes) -> bool:
+        """Whether the next message of the chunk is not to be delivered now."""
+        return False
 
     def _fault(self) -> None:
         node = self.random.choice(list(self.nodes.values()))
