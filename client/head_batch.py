@@ -21,6 +21,8 @@ FAILOVER_S = 3.5
 """A worker's death is noticed within two seconds, and its chains have changed soon after."""
 ATTEMPT_S = 1.0
 """A head that said nothing for so long may be dead: a newer cluster map is asked for."""
+SILENCE_INTERVAL_S = 0.05
+"""How often a head that may be silent is looked at, where another chain can stand in."""
 
 Q = TypeVar("Q", bound=BatchRequest)
 
@@ -40,7 +42,8 @@ class HeadBatch(Batch[Q]):
 
     def begin(self, timeout_s: float) -> None:
         """See `Batch`."""
-        self.later(min(ATTEMPT_S, timeout_s / 3), self._attempt_over, min(ATTEMPT_S, timeout_s / 3))
+        attempt_s = min(ATTEMPT_S if self._routes.waits else ATTEMPT_S / 2, timeout_s / 3)
+        self.later(attempt_s, self._attempt_over, attempt_s)
         self.dispatch(range(len(self.rows)))
 
     def by_head(self, extents: Sequence[int]) -> list[tuple[int, WorkerState]]:
@@ -98,9 +101,22 @@ class HeadBatch(Batch[Q]):
             request.state.mark_suspect()
             self._workers.lost()
             serving = [routes.serving[self._chains[extent]] for extent in request.extents]
-            moved = all(not states or states[0] is not request.state for states in serving)
-            if moved or (request.state.silent and not self._routes.waits):
-                self.requests.discard(request)
-                for extent in request.give_up():
-                    self.settle_or_repeat(extent, Status.UNAVAILABLE, self.timeout_row())
+            if all(not states or states[0] is not request.state for states in serving):
+                self._give_up(request)
+            elif not self._routes.waits:
+                self._give_up_once_silent(request)
         self.later(attempt_s, self._attempt_over, attempt_s)
+
+    def _give_up_once_silent(self, request: Q) -> None:
+        """Looks until the head gives a sign of life, or is found to give none."""
+        if request not in self.requests or not request.state.suspect:
+            return
+        if request.state.silent:
+            self._give_up(request)
+        else:
+            self.later(SILENCE_INTERVAL_S, self._give_up_once_silent, request)
+
+    def _give_up(self, request: Q) -> None:
+        self.requests.discard(request)
+        for extent in request.give_up():
+            self.settle_or_repeat(extent, Status.UNAVAILABLE, self.timeout_row())
