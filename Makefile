@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 
-.PHONY: help venv demo test sim lint format clean
+.PHONY: help venv demo test sim failover lint format clean
 
 help: ## Lists the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -22,6 +22,9 @@ test: lint ## Everything that must hold: lint, types, tests
 
 sim: .venv/installed ## Many seeds of the simulation of chains: make sim SEEDS=2000
 	ESKER_TEST_SEEDS=$(or $(SEEDS),2000) $(BIN)/pytest tests/sim -q --timeout 600
+
+failover: .venv/installed ## Kills a worker again and again under load; what clients notice: make failover TIMES=20
+	$(BIN)/esker failover --times $(or $(TIMES),20)
 
 lint: .venv/installed ## Style, format and types
 	$(BIN)/ruff check

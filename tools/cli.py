@@ -14,6 +14,7 @@ from esker.runtime.errors import SettingError
 from esker.tools.commands import cluster, processes
 from esker.tools.commands.admin import admin_app
 from esker.tools.commands.bench import bench
+from esker.tools.commands.failover import failover
 from esker.tools.commands.replay import replay
 from esker.tools.commands.trace import trace_app
 from esker.tools.exit_codes import ExitCode, epilog, exit_code_of
@@ -32,6 +33,7 @@ app.command()(processes.chunkserver)
 app.command()(cluster.dev)
 app.command()(cluster.demo)
 app.command()(bench)
+app.command()(failover)
 app.command()(replay)
 app.add_typer(trace_app, name="trace")
 app.add_typer(admin_app, name="admin")

@@ -53,14 +53,14 @@ def trace(tmp_path: Path) -> Path:
 def test_help_names_every_command_and_exit_code() -> None:
     done = esker("--help")
     assert done.returncode == 0
-    for name in ("meta", "chunkserver", "dev", "demo", "bench", "replay", "trace", "admin", "version"):
+    for name in ("meta", "chunkserver", "dev", "demo", "bench", "failover", "replay", "trace", "admin", "version"):
         assert re.search(rf"\b{name}\b", done.stdout)
     text = " ".join(done.stdout.split())
     for code in ExitCode:
         assert f"{code.value} {MEANING[code]}" in text
 
 
-@pytest.mark.parametrize("command", ["meta", "chunkserver", "dev", "demo", "bench", "replay", "admin"])
+@pytest.mark.parametrize("command", ["meta", "chunkserver", "dev", "demo", "bench", "failover", "replay", "admin"])
 def test_each_command_explains_itself(command: str) -> None:
     done = esker(command, "--help")
     assert done.returncode == 0
@@ -116,6 +116,9 @@ def test_version_is_the_packages() -> None:
         (["bench", "--rw", "trim"], "allowed: read"),
         (["bench", "--bs", "5k", "--iodepth", "0"], "multiples of 4096"),
         (["bench", "--cluster", "nowhere"], "host:port"),
+        (["bench", "--mutable", "--bs", "12k"], "is no multiple of --bs"),
+        (["failover", "--how", "hang"], "allowed: kill, stop, kill-both"),
+        (["failover", "--replicas", "4"], "at least as many drives"),
         (["replay", "{tmp}/good", "--block-bytes", "7"], "multiples of 8"),
         (["meta", "--store", "embedded:{tmp}/m", "--drives", "2", "--host", "0.0.0.0", "--port", "0"], "--insecure"),
         (["meta", "--store", "embedded:{tmp}/m", "--drives", "0", "--port", "0"], "drives is 0"),

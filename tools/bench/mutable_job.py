@@ -14,6 +14,7 @@ from esker.client.buffers import BufferPool
 from esker.client.mutable import ChunkClient, ChunkRemove
 from esker.kvclient import Slot
 from esker.tools.bench.client_job import PREPARE_BATCH_BYTES, SLOT_WAIT_S, Clear, Cleared, Open, Opened, Run
+from esker.tools.bench.gap import Gap
 from esker.tools.bench.patches import Patches, without_end
 from esker.tools.bench.result import Measured, flow_of
 from esker.tools.bench.workload import Mode, Workload, mixed_order, read_order, write_order
@@ -199,13 +200,12 @@ class _Turn:
         self.wrong_blocks = 0
         self._workload = workload
         self._mix = mixed_order(workload, turn)
-        self._last_write_s = 0.0
-        self._longest_gap_s = 0.0
+        self._gap = Gap(0.0)
 
     def begin(self, now_s: float) -> None:
         """The clock runs."""
         self.end_s = now_s + self._workload.runtime_s
-        self._last_write_s = now_s
+        self._gap = Gap(now_s)
 
     def next_writes(self) -> bool:
         """Whether the next call writes."""
@@ -214,12 +214,11 @@ class _Turn:
 
     def wrote(self, now_s: float) -> None:
         """Some write ended well."""
-        self._longest_gap_s = max(self._longest_gap_s, now_s - self._last_write_s)
-        self._last_write_s = now_s
+        self._gap.success(now_s)
 
     def longest_gap_s(self, now_s: float) -> float:
         """The longest time without such an end, up to now."""
-        return max(self._longest_gap_s, now_s - self._last_write_s) if self._workload.mode.writes else 0.0
+        return self._gap.longest_s(now_s) if self._workload.mode.writes else 0.0
 
 
 if __name__ == "__main__":

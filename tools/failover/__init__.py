@@ -1,0 +1,1 @@
+"""`esker failover`: what clients notice when drives' workers die or hang."""
