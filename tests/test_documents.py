@@ -77,3 +77,15 @@ async def test_the_readmes_example_does_what_it_says() -> None:
 def test_links_between_documents_lead_somewhere(document: Path) -> None:
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", document.read_text(encoding="utf-8")):
         assert (document.parent / target).exists(), target
+
+
+def test_the_tests_that_documents_name_exist() -> None:
+    named = [
+        (document.name, file, test)
+        for document in DOCUMENTS
+        for file, test in re.findall(r"`([a-z_/]+\.py)::(test_[a-z0-9_]+)`", document.read_text(encoding="utf-8"))
+    ]
+    assert named
+    for document, file, test in named:
+        source = (ROOT / "tests" / file).read_text(encoding="utf-8")
+        assert re.search(rf"^(async )?def {test}\(", source, re.MULTILINE), f"{document}: {file}::{test}"

@@ -1,0 +1,98 @@
+"""Networks that break between processes which all go on: real TCP between nodes in network namespaces of their own."""
+
+import itertools
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from esker.kvclient import KVCacheClient
+from esker.wire.limits import MIB
+
+from ..waiting import until
+from .clusters import SINGLE, get_all, put_through, value_of
+from .network import NetworkCluster, Node, network_cluster, unavailable
+
+pytestmark = [
+    pytest.mark.skipif(bool(unavailable()), reason=unavailable() or "available"),
+    pytest.mark.asyncio(loop_scope="module"),
+]
+
+LENGTH = 10_000
+BLOCKS = 60
+_fresh: Iterator[int] = itertools.count(0, BLOCKS)
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def cluster(module_directory: Path) -> AsyncIterator[NetworkCluster]:
+    async with network_cluster(module_directory) as cluster:
+        yield cluster
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def client(cluster: NetworkCluster) -> AsyncIterator[KVCacheClient]:
+    """Of a cluster that is whole again after the test before."""
+    await until(cluster.settled, "all nodes serve")
+    client = await KVCacheClient.connect(cluster.address, "partitions", SINGLE, pool_bytes=4 * MIB)
+    yield client
+    await client.aclose()
+
+
+async def put_some(client: KVCacheClient) -> dict[int, bytes]:
+    """Blocks that nobody has put before, until all are there."""
+    first = next(_fresh)
+    values = {number: value_of(number, LENGTH) for number in range(first, first + BLOCKS)}
+    await put_through(client, values)
+    return values
+
+
+async def read_all(client: KVCacheClient, stored: dict[int, bytes]) -> None:
+    assert await get_all(client, list(stored), timeout_s=10) == list(stored.values())
+
+
+async def test_a_node_that_is_cut_off_is_left_out_and_comes_back(
+    cluster: NetworkCluster, client: KVCacheClient
+) -> None:
+    stored = await put_some(client)
+    lost = cluster.nodes[0]
+    with cluster.isolated(lost):
+        await read_all(client, stored)
+        stored |= await put_some(client)
+        assert not await cluster.serving(lost), "puts went on without the node"
+        await read_all(client, stored)
+    await until(cluster.settled, "the node serves again")
+    # What it missed it has now: nobody else can be asked.
+    with cluster.isolated(cluster.nodes[1]), cluster.isolated(cluster.nodes[2]):
+        await read_all(client, stored)
+
+
+async def test_a_worker_that_only_the_manager_cannot_reach_is_left_out_of_writes_and_gives_what_it_has(
+    cluster: NetworkCluster, client: KVCacheClient
+) -> None:
+    stored = await put_some(client)
+    lost = cluster.nodes[1]
+    with cluster.cut(lost, cluster.meta):
+        await read_all(client, stored)
+        stored |= await put_some(client)
+        await until(lambda: _not_serving(cluster, lost), "the node is left out")
+        await read_all(client, stored)
+    await until(cluster.settled, "the node serves again")
+
+
+@pytest.mark.parametrize("one_way", [False, True])
+async def test_replicas_that_cannot_reach_each_other_do_not_stop_puts(
+    cluster: NetworkCluster, client: KVCacheClient, one_way: bool
+) -> None:
+    stored = await put_some(client)
+    first, second = await cluster.neighbours()
+    broken = cluster.deaf(first, second) if one_way else cluster.cut(first, second)
+    with broken:
+        stored |= await put_some(client)
+        await read_all(client, stored)
+    await until(cluster.settled, "all nodes serve again")
+    await read_all(client, stored)
+
+
+async def _not_serving(cluster: NetworkCluster, node: Node) -> bool:
+    return not await cluster.serving(node)
