@@ -12,7 +12,7 @@ from esker.wire.limits import MIB
 
 from ..waiting import until
 from .clusters import SINGLE, get_all, put_through, value_of
-from .network import NetworkCluster, Node, network_cluster, unavailable
+from .network import NetworkCluster, network_cluster, unavailable
 
 pytestmark = [
     pytest.mark.skipif(bool(unavailable()), reason=unavailable() or "available"),
@@ -75,7 +75,11 @@ async def test_a_worker_that_only_the_manager_cannot_reach_is_left_out_of_writes
     with cluster.cut(lost, cluster.meta):
         await read_all(client, stored)
         stored |= await put_some(client)
-        await until(lambda: _not_serving(cluster, lost), "the node is left out")
+
+        async def left_out() -> bool:
+            return not await cluster.serving(lost)
+
+        await until(left_out, "the node is left out")
         await read_all(client, stored)
     await until(cluster.settled, "the node serves again")
 
@@ -92,7 +96,3 @@ async def test_replicas_that_cannot_reach_each_other_do_not_stop_puts(
         await read_all(client, stored)
     await until(cluster.settled, "all nodes serve again")
     await read_all(client, stored)
-
-
-async def _not_serving(cluster: NetworkCluster, node: Node) -> bool:
-    return not await cluster.serving(node)
