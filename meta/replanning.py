@@ -84,6 +84,9 @@ def plan_replacement(cluster: Cluster, old: str, new: str, *, force: bool) -> li
         raise UserError(f"drive {new} has not joined this cluster; start its chunk server first")
     if old == new:
         raise UserError(f"drive {old} cannot replace itself")
+    other = next((each.replaced_by for each in cluster.routing.leaving if each.drive_id == old), "")
+    if other not in ("", new):
+        raise UserError(f"drive {old} is being replaced by {other}; esker admin drain {old} --cancel calls that off")
     concerned = [chain for chain in cluster.routing.chains if old in cluster.members(chain)]
     if not concerned:
         return []

@@ -17,6 +17,7 @@ class ExitCode(IntEnum):
     WRONG_BYTES = 4
     UNREACHABLE = 5
     DIFFERENCES = 6
+    AGAIN = 75
     INTERRUPTED = 130
 
 
@@ -28,6 +29,7 @@ MEANING = {
     ExitCode.WRONG_BYTES: "wrong bytes were read",
     ExitCode.UNREACHABLE: "the cluster could not be reached in time",
     ExitCode.DIFFERENCES: "a check found what does not agree, and it was not (all) repaired",
+    ExitCode.AGAIN: "not over yet: it goes on by itself; run the command again later",
     ExitCode.INTERRUPTED: "interrupted by Ctrl-C (dev, meta and chunkserver run until then: 0)",
 }
 

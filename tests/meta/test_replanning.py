@@ -90,6 +90,7 @@ def test_chains_of_cache_mode_may_begin_anew() -> None:
         ({}, "new", "new", "cannot replace itself"),
         ({"dead": ("new",)}, "n0d0", "new", "the worker of drive new is silent"),
         ({"leaving": (Leaving("new", 1),)}, "n0d0", "new", "drive new is being emptied itself"),
+        ({"leaving": (Leaving("n0d0", 1, "x"),)}, "n0d0", "new", "is being replaced by x; esker admin drain n0d0 --c"),
         ({}, "n0d0", "n2d0", "drive n2d0 is in .* chains already"),
         ({"used_bytes": 60 * GIB}, "n0d0", "new", "bytes have to move, but the others have room for"),
         ({"more": (worker("new", "n1"), worker("x", "n7"))}, "n0d0", "new", "two replicas on node n1, .* on n7"),

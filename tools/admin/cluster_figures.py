@@ -61,13 +61,15 @@ async def look(cluster: str, *, counters: bool = False) -> ClusterFigures:
     """Raises `UserError` for a bad address, `ConnectionFailed` where no metadata server answers."""
     async with ClusterLink(cluster) as link:
         status = await link.meta(Method.CLUSTER_STATUS, ClusterStatus(), ClusterStatusReply)
-        if not counters:
-            return ClusterFigures(status)
-        answers = await asyncio.gather(*(_counters(link, each) for each in status.workers))
-    found = {
+        return ClusterFigures(status, await counters_of(link, status) if counters else {})
+
+
+async def counters_of(link: ClusterLink, status: ClusterStatusReply) -> dict[str, dict[str, int]]:
+    """The counters of all workers that answer in time, by drive id."""
+    answers = await asyncio.gather(*(_counters(link, each) for each in status.workers))
+    return {
         each.worker.drive_id: answer for each, answer in zip(status.workers, answers, strict=True) if answer is not None
     }
-    return ClusterFigures(status, found)
 
 
 async def _counters(link: ClusterLink, status: WorkerStatus) -> dict[str, int] | None:

@@ -45,9 +45,11 @@ class ClusterLink:
         """The metadata servers that are known."""
         return self._meta.addresses
 
-    async def meta(self, method: Method, body: Message, reply_type: type[R]) -> R:
+    async def meta(
+        self, method: Method, body: Message, reply_type: type[R], *, timeout_s: float = QUESTION_TIMEOUT_S
+    ) -> R:
         """Asks a metadata server. Raises like `MetaClient.call`."""
-        return await self._meta.call(method, body, reply_type, timeout_s=QUESTION_TIMEOUT_S)
+        return await self._meta.call(method, body, reply_type, timeout_s=timeout_s)
 
     async def worker(self, worker: Worker, method: Method, body: Message, reply_type: type[R]) -> R:
         """Asks a drive's worker. Raises `ConnectionFailed`, `DeadlineExceeded` or `RequestFailed`."""
