@@ -158,11 +158,11 @@ class Scrubber:
         """Passes, one after another, until cancelled."""
         await self._asked_within(START_DELAY_S)
         while True:
-            if self._figures is None:
-                if not await self._asked_within(self._wait_s()):
-                    self._begin()
-                continue
             self._asked.clear()
+            if self._figures is None:
+                await self._asked_within(self._wait_s())
+                if self._figures is None:  # else it was asked for
+                    self._begin()
             try:
                 await self._pass()
             except Exception:
@@ -185,12 +185,11 @@ class Scrubber:
         waited_s = self._now_s() - last.began_ms / 1000
         return min(PASS_INTERVAL_S, max(0.0, PASS_INTERVAL_S - waited_s))
 
-    async def _asked_within(self, timeout_s: float | None) -> bool:
-        """Waits until a pass is asked for, or so long. Whether one was asked for."""
+    async def _asked_within(self, timeout_s: float | None) -> None:
+        """Waits until a pass is asked for, or so long."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._asked.wait()
-        return self._asked.is_set()
 
     def _begin(self) -> None:
         last = self._kept.last
