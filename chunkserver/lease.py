@@ -69,4 +69,4 @@ class Lease:
     @property
     def left_ms(self) -> int:
         """How long it still runs."""
-        return 0 if self._over else max(0, int((self._until_s - self._clock()) * 1000))
+        return 0 if self._over else int(max(0.0, self._until_s - self._clock()) * 1000)

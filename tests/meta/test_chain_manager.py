@@ -18,6 +18,7 @@ from esker.meta.records import pack
 from esker.meta.routing import RoutingCache, bump_version
 from esker.meta.sightings import DEAD_AFTER_S
 from esker.meta.store.base import Store, Transaction
+from esker.meta.store.errors import NotCommitted, StoreFailed
 from esker.meta.store.memory import MemoryStore
 from esker.wire.messages import Heartbeat
 from esker.wire.types import Chain, Replica, TargetState
@@ -47,6 +48,8 @@ class Server:
         self.silent: set[str] = set()
         self.synced: tuple[tuple[int, int], ...] = ()
         self.stalled: tuple[tuple[int, int], ...] = ()
+        self.fields: dict[str, dict[str, object]] = {}
+        """What else a drive's heartbeats say."""
         self.slept: list[float] = []
         self.chains = ChainManager(
             store, self.manager, self.routing, self.heartbeats, self.fences, clock=lambda: self.now_s, sleep=self._sleep
@@ -62,7 +65,8 @@ class Server:
             routing = await self.routing.newest()
             for drive, life in self.lives.items():
                 if drive not in self.silent:
-                    beat = Heartbeat(drive, life, 1, 0, 1, synced=self.synced, stalled=self.stalled)
+                    told = self.fields.get(drive, {})
+                    beat = Heartbeat(drive, life, 1, 0, 1, synced=self.synced, stalled=self.stalled, **told)  # type: ignore[arg-type]
                     self.heartbeats.note(beat, routing, self.now_s)
         await self.chains.step()
 
@@ -258,3 +262,84 @@ async def test_it_goes_on_by_itself_until_it_is_closed(server: Server) -> None:
             await asyncio.sleep(0)
     await server.chains.aclose()
     assert set(server.slept) == {STEP_INTERVAL_S}
+
+
+# Fencing
+
+
+async def test_a_live_replica_loses_serving_only_after_it_said_that_it_stopped(server: Server) -> None:
+    chain = await server.chain()
+    head, behind = (each.drive_id for each in chain.replicas)
+    server.fields = {head: {"unreachable": (behind,)}}
+    await server.passes(2 * STEP_INTERVAL_S)
+    assert await server.text(chain.chain_id) == f"{head}:S {behind}:S"
+    withheld = server.fences.withheld(behind)
+    assert (chain.chain_id, chain.version) in withheld
+    server.fields[behind] = {"stopped": withheld, "term": server.manager.term}
+    await server.passes(STEP_INTERVAL_S)
+    assert await server.text(chain.chain_id) == f"{head}:S {behind}:O"
+    await server.passes(STEP_INTERVAL_S)
+    assert server.fences.withheld(behind) == ()
+
+
+async def test_a_replica_that_does_not_listen_keeps_serving_until_its_lease_has_ended(server: Server) -> None:
+    chain = await server.chain()
+    head, behind = (each.drive_id for each in chain.replicas)
+    server.fields = {head: {"unreachable": (behind,)}}
+    await server.passes(DEAD_AFTER_S)
+    assert await server.text(chain.chain_id) == f"{head}:S {behind}:S"
+    await server.passes(2 * STEP_INTERVAL_S)
+    assert await server.text(chain.chain_id) == f"{head}:S {behind}:O"
+
+
+async def test_whoever_leaves_is_taken_out_at_once(server: Server) -> None:
+    chain = await server.chain()
+    head, behind = (each.drive_id for each in chain.replicas)
+    server.fields = {head: {"leaving": True}}
+    await server.step()
+    server.silent = {head}
+    await server.passes(3 * STEP_INTERVAL_S)
+    assert await server.text(chain.chain_id) == f"{behind}:S {head}:O"
+
+
+@pytest.mark.parametrize("took_effect", [False, True])
+async def test_a_commit_without_an_answer_stays_fenced_until_it_is_known(
+    server: Server, monkeypatch: pytest.MonkeyPatch, took_effect: bool
+) -> None:
+    chain = await server.chain()
+    head, behind = (each.drive_id for each in chain.replicas)
+    transact = server.manager.transact
+    late: list[Transaction] = []
+
+    async def unanswered(function: Callable[[Transaction], object], **others: object) -> object:
+        """The commit is on its way, and nobody hears of it any more."""
+        monkeypatch.undo()
+        late.append(server.store.transaction())
+        await function(late[0])  # type: ignore[misc]
+        raise StoreFailed("no answer")
+
+    server.silent = {behind}
+    await server.passes(DEAD_AFTER_S - STEP_INTERVAL_S)
+    monkeypatch.setattr(server.manager, "transact", unanswered)
+    with pytest.raises(StoreFailed, match="no answer"):
+        await server.passes(STEP_INTERVAL_S)
+    assert (chain.chain_id, chain.version) in server.fences.withheld(behind)
+    if took_effect:
+        await late[0].commit()
+    server.silent = set()
+    kept: list[object] = []
+
+    async def noted(function: Callable[[Transaction], object], **others: object) -> object:
+        kept.append((chain.chain_id, chain.version) in server.fences.withheld(behind))
+        return await transact(function, **others)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(server.manager, "transact", noted)
+    await server.passes(STEP_INTERVAL_S)
+    assert kept[0], "withheld while it was made sure of"
+    if took_effect:
+        assert await server.text(chain.chain_id) == f"{head}:S {behind}:Y"
+    else:
+        with pytest.raises(NotCommitted):
+            await late[0].commit()
+        assert await server.text(chain.chain_id) == f"{head}:S {behind}:S"
+        assert server.fences.withheld(behind) == ()

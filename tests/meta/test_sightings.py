@@ -6,6 +6,7 @@ import pytest
 from esker.craq.membership import LocalState, Target
 from esker.meta.heartbeats import Heartbeats
 from esker.meta.sightings import DEAD_AFTER_S, QUIET_AFTER_S, Sightings
+from esker.wire.limits import HEARTBEAT_INTERVAL_S
 from esker.wire.messages import Heartbeat
 from esker.wire.types import Chain, Replica, Routing, TargetState
 
@@ -105,6 +106,24 @@ def test_a_drive_that_never_joined_is_unknown(watched: Watched) -> None:
     assert watched.sightings.of("d9") is None
 
 
+def test_who_leaves_is_gone_at_once(watched: Watched) -> None:
+    watched.heartbeats.note(Heartbeat("d0", "first", 1, 0, 1, leaving=True), watched.routing, 10.0)
+    watched.beat(1, 10.0)
+    assert states(watched.look(10.1, deaths=False)) == [OFF, ON]
+    assert watched.sightings.troubled() == {"d0"}
+    watched.restart(0)
+    assert states(watched.look(10.2)) == [ON, ON], "that is another life"
+
+
+def test_only_who_was_heard_of_a_moment_ago_speaks(watched: Watched) -> None:
+    watched.beat(0, 10.0)
+    watched.look(10.1)
+    assert watched.sightings.speaks("d0", 10.1)
+    assert not watched.sightings.speaks("d0", 10.0 + QUIET_AFTER_S)
+    assert not watched.sightings.speaks("d1", 10.1)
+    assert not watched.sightings.speaks("d9", 10.1)
+
+
 # Whether a loss is sure
 
 
@@ -143,6 +162,25 @@ def test_all_that_were_started_anew_are_lost_together(watched: Watched) -> None:
     watched.restart(0)
     watched.restart(1)
     watched.look(10.2)
+    assert watched.sure()
+
+
+def test_who_leaves_is_taken_out_once_another_one_stays(watched: Watched) -> None:
+    watched.beat(1, 10.0)
+    watched.heartbeats.note(Heartbeat("d0", "first", 1, 0, 1, leaving=True), watched.routing, 10.0)
+    watched.beat(1, 10.0 + HEARTBEAT_INTERVAL_S)
+    watched.look(10.5)
+    assert not watched.sure(), "the other one may be about to leave too"
+    watched.beat(1, 10.1 + HEARTBEAT_INTERVAL_S)
+    watched.look(10.7)
+    assert watched.sure()
+
+
+def test_all_that_leave_together_stay_candidates(watched: Watched) -> None:
+    for number in range(2):
+        beat = Heartbeat(f"d{number}", "first", 1, 0, 1, leaving=True)
+        watched.heartbeats.note(beat, watched.routing, 10.0 + number / 10)
+    assert states(watched.look(10.3)) == [OFF, OFF]
     assert watched.sure()
 
 
