@@ -1,8 +1,8 @@
 """The chain table of cache mode: one chain of one replica on every drive, made when it is first asked for.
 
 A drive's cache chain keeps its id and its weight in all later versions of the table, as placement hashes the id: so the
-weight is the drive's capacity in MiB, not a share of the others'. Every drive that has joined by then gets a chain;
-which ones join later versions is the expansion's matter.
+weight is the drive's capacity in MiB, not a share of the others'. Every drive that has joined by then, and is not being
+emptied, gets a chain; which ones join later versions is the expansion's matter.
 """
 
 import asyncio
@@ -30,7 +30,9 @@ class CacheTable:
         table = newest_table(routing, CACHE_TABLE_ID)
         if table is not None:
             return table
-        chains = cache_chains(routing.workers, max(chain.chain_id for chain in routing.chains) + 1)
+        leaving = {each.drive_id for each in routing.leaving}
+        workers = [worker for worker in routing.workers if worker.drive_id not in leaving]
+        chains = cache_chains(workers or routing.workers, max(chain.chain_id for chain in routing.chains) + 1)
         weights = {worker.drive_id: cache_weight(worker.capacity_bytes) for worker in routing.workers}
         table = ChainTable(
             CACHE_TABLE_ID,

@@ -11,14 +11,14 @@ from esker.meta.chain_setup import write_table
 from esker.meta.cluster import found_cluster, join
 from esker.meta.namespaces import list_namespaces, open_namespace
 from esker.meta.records import pack
-from esker.meta.routing import RoutingCache
+from esker.meta.routing import RoutingCache, bump_version
 from esker.meta.store.base import Store, Transaction
 from esker.wire.errors import RequestFailed
 from esker.wire.limits import PLACEMENT_SLOTS
 from esker.wire.messages import NamespaceOpen, NamespaceReply
 from esker.wire.placement import build_slot_table
 from esker.wire.status import Status
-from esker.wire.types import ChainTable, Geometry, NamespaceMode, TargetState
+from esker.wire.types import ChainTable, Geometry, Leaving, NamespaceMode, TargetState
 
 from .conftest import cluster_record, dead, worker
 
@@ -111,6 +111,18 @@ async def test_the_first_namespace_of_mode_cache_brings_a_chain_on_every_drive(r
     assert (await cache.newest()).tables == after.tables, "it is made once"
     assert second.placement == first.placement
     assert (await opened(ready_store, "c")).namespace.table_id == 1
+
+
+async def test_a_drive_that_is_being_emptied_gets_no_cache_chain(ready_store: Store) -> None:
+    async def leave(transaction: Transaction) -> None:
+        transaction.set(keys.leaving("d2"), pack(Leaving("d2", 1)))
+        bump_version(transaction)
+
+    await ready_store.run(leave, what="a drain")
+    await opened(ready_store, "a", mode=NamespaceMode.CACHE)
+    routing = await RoutingCache(ready_store).newest()
+    made = [chain for chain in routing.chains if chain.chain_id in routing.tables[-1].chain_ids]
+    assert {replica.drive_id for chain in made for replica in chain.replicas} == {"d0", "d1", "d3"}
 
 
 async def test_two_first_namespaces_of_mode_cache_that_race(ready_store: Store) -> None:

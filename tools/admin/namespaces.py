@@ -40,10 +40,17 @@ async def list_namespaces(cluster: str, *, as_json: bool) -> ExitCode:
         print_json({"namespaces": [_as_dict(figures) for figures in found]})
         return ExitCode.FINE
     rows = [
-        (each.namespace.namespace_id, each.namespace.name, each.blocks, shown_size(each.block_bytes), _state(each))
+        (
+            each.namespace.namespace_id,
+            each.namespace.name,
+            each.namespace.mode,
+            each.blocks,
+            shown_size(each.block_bytes),
+            _state(each),
+        )
         for each in found
     ]
-    print_table(["#id", "name", "#blocks", "#size", "state"], rows)
+    print_table(["#id", "name", "mode", "#blocks", "#size", "state"], rows)
     return ExitCode.FINE
 
 
@@ -63,7 +70,9 @@ async def show_namespace(cluster: str, name: str, *, as_json: bool) -> ExitCode:
             ("state", _state(each)),
             ("blocks", each.blocks),
             ("size", f"{shown_size(each.block_bytes)} ({each.block_bytes} bytes), without replicas"),
+            ("mode", namespace.mode),
             ("chain table", f"{namespace.table_id} version {namespace.table_version}"),
+            ("older versions", ", ".join(map(str, namespace.older_versions)) or "none"),
             *msgspec.structs.asdict(namespace.geometry).items(),
         ]
         print_table(["field", "value"], lines, title=namespace.name)
@@ -222,6 +231,8 @@ def _as_dict(figures: NamespaceFigures) -> dict[str, Any]:
         "block_bytes": figures.block_bytes,
         "table_id": namespace.table_id,
         "table_version": namespace.table_version,
+        "older_versions": list(namespace.older_versions),
+        "mode": namespace.mode,
         "geometry": msgspec.structs.asdict(namespace.geometry),
         "removal": None if removal is None else msgspec.structs.asdict(removal),
     }

@@ -66,7 +66,7 @@ async def test_a_cluster_is_looked_after(tmp_path: Path) -> None:
             return [each["blocks"] for each in (await as_json("namespaces", "list"))["namespaces"]] == [30, 30]
 
         await until(all_listed, "the catalog has all blocks")
-        assert re.search(r"1 │ t/a +│ +30 │ +120 KiB │ live", await admin("namespaces", "list"))
+        assert re.search(r"1 │ t/a +│ +replicated +│ +30 │ +120 KiB │ live", await admin("namespaces", "list"))
         shown = await as_json("namespaces", "show", "t/a")
         assert shown["namespaces"][0]["geometry"]["block_bytes_max"] == 4096
         assert "salt" not in json.dumps(shown)
