@@ -14,11 +14,11 @@ from typing import TypeVar
 
 from esker.meta import keys
 from esker.meta.admin_decode import decoded_value, split_key, table_of
-from esker.meta.records import ClusterRecord, StoredRemoval
+from esker.meta.records import ClusterRecord, RemovedDrive, StoredRemoval
 from esker.meta.store.errors import StoreError, printable
 from esker.wire.admin_messages import MetaRow
 from esker.wire.limits import PLACEMENT_SLOTS
-from esker.wire.types import Chain, ChainTable, Namespace, Worker
+from esker.wire.types import Chain, ChainGoal, ChainTable, Leaving, Namespace, Worker
 
 S = TypeVar("S")
 _SLOTS_BYTES = 2 * PLACEMENT_SLOTS
@@ -62,6 +62,7 @@ class MetadataCheck:
         self._last_id()
         self._counters()
         self._reports(drives)
+        self._goals(drives, chains)
         return self.findings
 
     def _decode(self, key: bytes, value: bytes) -> None:
@@ -184,6 +185,19 @@ class MetadataCheck:
                 self._drop("report", key, "no such drive has joined")
 
 
+    def _goals(self, drives: set[str], chains: dict[int, Chain]) -> None:
+        for key, goal in self._all("chain-goal", ChainGoal).items():
+            strangers = [drive_id for drive_id in goal.drives if drive_id not in drives]
+            if goal.chain_id not in chains or strangers:
+                self._drop("chain-goal", key, f"it is of chain {goal.chain_id}, or names drives, that do not exist")
+        for key, leaving in self._all("leaving", Leaving).items():
+            if leaving.drive_id not in drives:
+                self._drop("leaving", key, "no such drive has joined")
+        for key, removed in self._all("removed-drive", RemovedDrive).items():
+            if removed.drive_id in drives:
+                self._add("removed-drive", key, f"drive {removed.drive_id} was removed, but is in the cluster")
+
+
 def _chain_problems(chain: Chain, drives: set[str], cluster: ClusterRecord | None) -> Iterator[str]:
     members = [replica.drive_id for replica in chain.replicas]
     strangers = [drive_id for drive_id in members if drive_id not in drives]
@@ -191,7 +205,7 @@ def _chain_problems(chain: Chain, drives: set[str], cluster: ClusterRecord | Non
         yield f"it names drives that never joined: {', '.join(strangers)}"
     if not members or len(set(members)) != len(members):
         yield "it has no replicas, or two on one drive"
-    if cluster is not None and len(members) > cluster.replicas + 1:
+    if cluster is not None and len(members) > 2 * cluster.replicas:  # as many while all of them are being exchanged
         yield f"it has {len(members)} replicas where the cluster keeps {cluster.replicas}"
     if not 1 <= chain.min_replicas <= max(1, len(members)) or chain.version < 1 or chain.chain_id < 1:
         yield "its id, version or least number of replicas is out of range"

@@ -104,6 +104,19 @@ async def test_only_newer_maps_are_taken(tmp_path: Path) -> None:
         assert await client.read_one(1) == b"x", "reads need no matching version"
 
 
+async def test_a_drive_that_was_taken_out_of_a_chain_answers_for_it_no_more(tmp_path: Path) -> None:
+    async with served(tmp_path) as (drive,), await drive.client() as client:
+        assert (await client.create({1: b"x"}))[1] is Status.OK
+        routing = routing_of([drive], 2)
+        (chain,) = routing.chains
+        without = msgspec.structs.replace(chain, replicas=(Replica("elsewhere", incarnation="other"),))
+        drive.view.take(msgspec.structs.replace(routing, chains=(without,)))
+        assert (await client.create({2: b"x"}))[2] is Status.CHAIN_VERSION
+        assert (await client.create({2: b"x"}, chain_version=2))[2] is Status.UNAVAILABLE
+        assert await client.read_one(1) == b"x", "what it has is as true as before"
+        assert await client.lookup([1, 2]) == bytes((LOOKUP_PRESENT, LOOKUP_UNSURE)), "others may have more by now"
+
+
 async def test_chains_of_others_are_none_of_its_business(tmp_path: Path) -> None:
     async with served(tmp_path) as (drive,):
         routing = routing_of([drive], 2)

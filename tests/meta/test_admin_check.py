@@ -10,11 +10,11 @@ from esker.meta.admin_check import CounterSum, Finding, MetadataCheck
 from esker.meta.admin_namespaces import begin_removal
 from esker.meta.admin_raw import meta_snapshot
 from esker.meta.catalog import Catalog
-from esker.meta.records import pack, unpack
+from esker.meta.records import RemovedDrive, pack, unpack
 from esker.meta.store.base import Store
 from esker.wire.admin_messages import NamespaceRemove
 from esker.wire.messages import CatalogEntry, CatalogReport
-from esker.wire.types import Chain, ChainTable, Namespace, Replica
+from esker.wire.types import Chain, ChainGoal, ChainTable, Leaving, Namespace, Replica
 
 from .test_admin_namespaces import make
 
@@ -94,8 +94,12 @@ BEYOND_REPAIR: list[tuple[Callable[[Rows], object], str]] = [
     (lambda rows: change_chain(rows, min_replicas=3), "out of range"),
     (lambda rows: change_chain(rows, version=0), "out of range"),
     (
-        lambda rows: change_chain(rows, replicas=tuple(Replica(f"d{n}") for n in range(4))),
-        "it has 4 replicas where the cluster keeps 2",
+        lambda rows: change_chain(rows, replicas=tuple(Replica(f"d{n}") for n in range(5))),
+        "it has 5 replicas where the cluster keeps 2",
+    ),
+    (
+        lambda rows: rows.update({keys.removed_drive("d1"): pack(RemovedDrive("d1", 1))}),
+        "drive d1 was removed, but is in the cluster",
     ),
     (lambda rows: change_table(rows, weights=(1,)), "have not one weight each"),
     (lambda rows: rows.pop(keys.placement(1, 1, 1)), "has 65536 bytes instead of 131072"),
@@ -128,6 +132,9 @@ REPAIRABLE: list[tuple[Callable[[Rows], object], str]] = [
     (lambda rows: rows.pop(keys.NAMESPACE_LAST), "up to 0 are said to be given"),
     (lambda rows: rows.update({keys.counter(9, 1, 0): bytes(8)}), "counts for namespace 9, which does not exist"),
     (lambda rows: rows.update({keys.report("d9"): bytes(16)}), "no such drive has joined"),
+    (lambda rows: rows.update({keys.chain_goal(99): pack(ChainGoal(99, ("d0",)))}), "it is of chain 99"),
+    (lambda rows: rows.update({keys.chain_goal(1): pack(ChainGoal(1, ("d9",)))}), "or names drives, that do not exist"),
+    (lambda rows: rows.update({keys.leaving("d9"): pack(Leaving("d9", 1))}), "no such drive has joined"),
     (lambda rows: rows.update({keys.placement(1, 7, 0): bytes(65536)}), "belongs to no chain table"),
 ]
 

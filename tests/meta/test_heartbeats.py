@@ -7,7 +7,7 @@ from esker.meta.heartbeats import Heartbeats, cluster_note
 from esker.wire.errors import RequestFailed
 from esker.wire.messages import Heartbeat
 from esker.wire.status import Status
-from esker.wire.types import Chain, Replica, Routing
+from esker.wire.types import Chain, ChainGoal, Leaving, Replica, Routing
 
 from .conftest import worker
 
@@ -58,6 +58,7 @@ def test_notes() -> None:
     assert noted() == ""
     assert noted(chains=(), drives_expected=3) == "2 of 3 drives have joined"
     assert noted(workers=(worker(0), worker(1))).startswith("2 of 2 chains have replicas that share a node")
-    assert (
-        noted(workers=(*ROUTING.workers, worker(2))) == "1 drives hold no chains yet: d2; run esker admin expand"
-    )
+    assert noted(workers=(*ROUTING.workers, worker(2))) == "1 drives hold no chains yet: d2; run esker admin expand"
+    more = (*ROUTING.workers, worker(2))
+    assert noted(workers=more, leaving=(Leaving("d2", 1),)) == "1 drained drives are empty and may be removed: d2"
+    assert noted(goals=(ChainGoal(1, ("d0",)),)) == "1 chains are getting other drives"
