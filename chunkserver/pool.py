@@ -56,6 +56,7 @@ class WorkerPool:
                 else:
                     self._free[index] = (offset + size, length - size)
                 self.free_bytes -= size
+                self.arena.used(size)
                 return Region(self, offset, size, self.arena.view[offset : offset + size])
         return None
 

@@ -171,10 +171,12 @@ def begin_all(slots: Sequence[Slot], *, writes: bool) -> None:
         for pool in {slot.pool for slot in slots}:
             with pool.lock:
                 pool.check_open()
+                before = len(taken)
                 for slot in slots:
                     if slot.pool is pool:
                         slot.begin(writes)
                         taken.append(slot)
+                pool.used(len(taken) - before)
     except UserError:
         end_all(taken)
         raise
@@ -301,6 +303,12 @@ class BufferPool:
                 _release_view(slot.view)
             self._lent.clear()
             self._arena.abandon()
+
+    def used(self, count: int) -> None:
+        """So many slots are about to be transferred (with the lock held)."""
+        # What is registered with CUDA stays where it is.
+        if self._unregister is None:
+            self._arena.used(count * self.slot_bytes)
 
     def check_open(self) -> None:
         """Raises `UserError` where it is closed (with the lock held)."""

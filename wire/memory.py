@@ -7,12 +7,12 @@ reads it (`copy_from`), and it is unmapped only when no I/O refers to it.
 """
 
 import fcntl
-import mmap
 import os
 import stat
 from collections.abc import Sequence
 
 from esker.wire.errors import UserError
+from esker.wire.huge_pages import HUGE_PAGE_BYTES, HugePages, Mapping
 from esker.wire.limits import ALIGN_BYTES
 
 SEALS = fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
@@ -32,21 +32,30 @@ class SharedArena:
         try:
             os.ftruncate(self.fd, size_bytes)
             fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, SEALS)
-            self._mapping = mmap.mmap(self.fd, size_bytes, mmap.MAP_SHARED | mmap.MAP_POPULATE)
+            self._mapping = Mapping(self.fd, size_bytes, populate=True)
         except (OSError, OverflowError) as error:
             os.close(self.fd)
             raise UserError(f"cannot map a pool of {size_bytes} bytes: {error}; ask for less memory") from error
-        self.view = memoryview(self._mapping)
+        self.view = self._mapping.view
+        self._used_bytes = 0
+        self.huge_pages: HugePages | None = None
+        """What exchanges its pages for huge ones, once that has begun."""
+
+    def used(self, count_bytes: int) -> None:
+        """So much of it is being transferred. Once all of it was, on average, huge pages are worth their cost."""
+        self._used_bytes += count_bytes
+        if self.huge_pages is None and self._used_bytes >= self.size_bytes >= HUGE_PAGE_BYTES:
+            self.huge_pages = HugePages(self.view)
 
     def close(self) -> None:
         """Unmaps the arena. Raises `BufferError` while views of it live; safe to call again."""
         if self.fd < 0:
             return
-        self.view.release()
+        self._stop_huge_pages()
         try:
             self._mapping.close()
         except BufferError:
-            self.view = memoryview(self._mapping)
+            self.view = self._mapping.view
             raise
         os.close(self.fd)
         self.fd = -1
@@ -55,10 +64,15 @@ class SharedArena:
         """Closes the descriptor now and leaves the mapping to the last view of it; safe to call again."""
         if self.fd < 0:
             return
+        self._stop_huge_pages()
         self.view.release()
         del self._mapping
         os.close(self.fd)
         self.fd = -1
+
+    def _stop_huge_pages(self) -> None:
+        if self.huge_pages is not None:
+            self.huge_pages.stop()
 
 
 class BadMemory(Exception):
@@ -80,14 +94,14 @@ class ForeignMemory:
         self._retired = False
         try:
             _check(fd, length_bytes)
-            self._mapping = mmap.mmap(fd, length_bytes, mmap.MAP_SHARED)
+            self._mapping = Mapping(fd, length_bytes, populate=False)
         except (OSError, ValueError, OverflowError) as error:
             os.close(fd)
             raise BadMemory(f"cannot be mapped: {error}") from error
         except BadMemory:
             os.close(fd)
             raise
-        self.view = memoryview(self._mapping)
+        self.view = self._mapping.view
 
     def holds(self, offset: int, length_bytes: int) -> bool:
         """Whether `length_bytes` at `offset` lie inside. Python integers: nothing overflows."""

@@ -38,6 +38,19 @@ def test_slots_of_different_leases_do_not_overlap() -> None:
     pool.close()
 
 
+def test_memory_that_operations_have_used_once_gets_huge_pages() -> None:
+    pools = [BufferPool(1 << 20, 2), BufferPool(1 << 20, 4)]
+    slots = [*pools[0].acquire(2), *pools[1].acquire(2)]
+    begin_all(slots, writes=False)
+    end_all(slots)
+    assert [pool._arena.huge_pages is not None for pool in pools] == [True, False]
+    begin_all(slots[2:], writes=True)
+    end_all(slots[2:])
+    assert pools[1]._arena.huge_pages is not None
+    for pool in pools:
+        pool.close()
+
+
 def test_acquire_takes_all_or_nothing() -> None:
     pool = BufferPool(4096, 4)
     kept = pool.acquire(2)
