@@ -4,7 +4,7 @@ What concerns this worker of the last routing is kept on the drive, so that a re
 no metadata server does. It takes no part in writes before this life of it has been admitted.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -37,8 +37,8 @@ class ClusterView:
         self._own = own
         self._answered = answered
         self._dispatch = dispatch
-        self.on_chains: Callable[[], None] | None = None
-        """Called after chains of this worker may have changed."""
+        self.on_chains: Sequence[Callable[[], None]] = ()
+        """Called, in order, after chains of this worker may have changed."""
         self.routing: Routing | None = None
         self.replicas: dict[int, ChainReplica] = {}
         self.offline_chains: set[int] = set()
@@ -113,8 +113,8 @@ class ClusterView:
                 self.unsure_chains.discard(chain.chain_id)
             else:
                 self.unsure_chains.add(chain.chain_id)
-        if self.on_chains is not None:
-            self.on_chains()
+        for look in self.on_chains:
+            look()
 
     def ready(self, chain_id: int, chain_version: int) -> bool:
         """Whether this worker takes part in the chain in that version, with nothing of an earlier one under way."""

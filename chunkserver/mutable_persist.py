@@ -24,6 +24,7 @@ from esker.craq.patches import resulting_length, resulting_truncate_version
 from esker.craq.replica import AnyEvent
 from esker.runtime.counters import Counters
 from esker.runtime.logging import get_logger
+from esker.wire.limits import ALIGN_BYTES
 from esker.wire.status import Status
 
 log = get_logger("chunkserver.mutable")
@@ -146,37 +147,39 @@ class Persist:
         operation, image = token
         self._runner.report(operation, craq.Persisted(operation.op, status, image_of(image)))
 
-    # A damaged base
+    # A damaged image
 
-    def mend(self, operation: MutableOperation, effect: craq.RepairImage, whole: Whole) -> None:
-        """Puts a verified copy in the place of the committed image."""
-        damaged = self._images.chunk(operation.record_key).committed
-        same = damaged is not None and (damaged.version, damaged.checksums) == (effect.version, whole.checksums)
-        if damaged is None or not same:
+    def mend(self, record_key: bytes, version: int, whole: Whole, done: Callable[[bool], None]) -> None:
+        """Puts a verified copy in the place of the committed image, if that is the same but for the damage.
+
+        `done` is told whether it is there now. No lock is needed: the index takes it only while the version is.
+        """
+        damaged = self._images.chunk(record_key).committed
+        if damaged is None or (damaged.version, damaged.checksums) != (version, whole.checksums):
             whole.region.drop()
-            self._runner.report(operation, craq.Repaired(effect.op, False))
+            done(False)
             return
+        size = damaged.pages * ALIGN_BYTES
         try:
-            size = damaged.pages * 4096
             slot = self._store.allocate(size, size, reserve=True)
         except (NoSpace, DriveFailed):
             whole.region.drop()
-            self._runner.report(operation, craq.Repaired(effect.op, False))
+            done(False)
             return
         image = damaged._replace(pages=slot.pages, slot=slot.number)
 
         def mended(_: None, status: Status) -> None:
             if status is Status.OK:
                 self._counters.add("mutable_mended")
-            self._runner.report(operation, craq.Repaired(effect.op, status is Status.OK))
+            done(status is Status.OK)
 
         def copied(status: Status, sums: bytes) -> None:
             whole.region.drop()
             if status is Status.OK and sums == image.checksums:
-                self._images.mend(operation.record_key, image, slot, mended, None)
+                self._images.mend(record_key, image, slot, mended, None)
             else:
                 self._store.release(slot)
-                self._runner.report(operation, craq.Repaired(effect.op, False))
+                done(False)
 
         change = Change(None, whole.length, 0, whole.region.view[: whole.length])
         Copy(self._images, self._pieces, change, slot, self._submit, copied).start()

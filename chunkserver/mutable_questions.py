@@ -14,7 +14,8 @@ from esker.chunkserver.mutable_operations import MutableOperation
 from esker.chunkserver.mutable_persist import Whole
 from esker.chunkserver.pool import Region, WorkerPool
 from esker.craq import mutable_messages as craq
-from esker.craq.replica import AnyEvent
+from esker.craq.replica import AnyEvent, ChainReplica
+from esker.wire.admin_messages import split_record_key
 from esker.wire.checksum import checksums
 from esker.wire.codec import decode_body
 from esker.wire.errors import DeadlineExceeded, EskerError, RequestFailed
@@ -32,13 +33,9 @@ from esker.wire.status import Status
 
 CONNECT_TIMEOUT_S = 1.0
 
-Fetched = Callable[[MutableOperation, craq.RepairImage, Whole | None], None]
-
 
 class Runner(Protocol):
     """What is needed of the runner of mutable chunks."""
-
-    def is_current(self, operation: MutableOperation) -> bool: ...
 
     def report(self, operation: MutableOperation, event: AnyEvent) -> None: ...
 
@@ -61,7 +58,7 @@ class Questions:
 
     def query(self, operation: MutableOperation, effect: craq.QueryVersion) -> None:
         """Performs the effect."""
-        self._spawn(self._query(operation, effect))
+        self.spawn(self._query(operation, effect))
 
     async def _query(self, operation: MutableOperation, effect: craq.QueryVersion) -> None:
         status, version = Status.UNAVAILABLE, 0
@@ -80,36 +77,32 @@ class Questions:
             status = error.status if isinstance(error, RequestFailed) else Status.UNAVAILABLE
         self._runner.report(operation, craq.VersionKnown(effect.op, status, version))
 
-    def fetch(self, operation: MutableOperation, effect: craq.RepairImage, fetched: Fetched) -> None:
-        """Asks for a whole image; `fetched` gets it, or None."""
-        self._spawn(self._fetch(operation, effect, fetched))
-
-    async def _fetch(self, operation: MutableOperation, effect: craq.RepairImage, fetched: Fetched) -> None:
-        chain = operation.replica.chain
-        extent = CHUNK_EXTENT.pack(operation.object_id, operation.chunk_index, chain.chain_id, chain.version)
+    async def whole(
+        self, replica: ChainReplica, record_key: bytes, drive: str, version: int, timeout_s: float
+    ) -> Whole | None:
+        """The committed image of that version from another replica, verified; None: it is not to be had."""
+        chain = replica.chain
+        _, _, object_id, index = split_record_key(record_key)
+        extent = CHUNK_EXTENT.pack(object_id, index, chain.chain_id, chain.version)
         receiver = _Whole(self._pool)
         try:
-            left_s = max(0.001, operation.deadline - self._loop.time())
-            connection = await self._link(effect.drive).connected(min(left_s, CONNECT_TIMEOUT_S))
-            request = FetchImage(extent, effect.version, int(left_s * 1000))
-            number = connection.start(Method.FETCH_IMAGE, request, receiver)
-            try:
-                async with asyncio.timeout(left_s):
+            async with asyncio.timeout(timeout_s):
+                connection = await self._link(drive).connected(CONNECT_TIMEOUT_S)
+                request = FetchImage(extent, version, int(timeout_s * 1000))
+                number = connection.start(Method.FETCH_IMAGE, request, receiver)
+                try:
                     await receiver.done
-            finally:
-                connection.forget(number)
+                finally:
+                    connection.forget(number)
         except (EskerError, TimeoutError):
             pass
         except asyncio.CancelledError:
             receiver.drop()
             raise
-        whole = receiver.whole()
-        if whole is not None and not self._runner.is_current(operation):
-            whole.region.drop()
-            return
-        fetched(operation, effect, whole)
+        return receiver.whole()
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Has `work` done, until `aclose`."""
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

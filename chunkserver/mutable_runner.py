@@ -10,7 +10,7 @@ left so is taken up again until it is committed, a few chunks at a time.
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 from esker.chunkserver.copy_on_write import Pieces
 from esker.chunkserver.engine.errors import CorruptRecord, DriveFailed, NoSpace
@@ -30,6 +30,7 @@ from esker.runtime.counters import Counters
 from esker.runtime.logging import get_logger
 from esker.wire.limits import ALIGN_BYTES, aligned
 from esker.wire.status import Status
+from esker.wire.types import TargetState
 
 log = get_logger("chunkserver.mutable")
 
@@ -40,6 +41,8 @@ COMMIT_TRIES = 40
 
 class Runner(Protocol):
     """What is needed of the runner of the replicas."""
+
+    syncs: int
 
     def new_op(self) -> int: ...
 
@@ -138,8 +141,10 @@ class MutableRunner:
         operation = MutableOperation(replica, record_key)
         outcome: list[Status] = []
         operation.answered = lambda answer: outcome.append(answer.status)
+        self._runner.syncs += 1
 
         def over(_: craq.Ended) -> None:
+            self._runner.syncs -= 1
             self._loop.call_soon(ended, outcome[0])
 
         operation.ended = over
@@ -233,15 +238,38 @@ class MutableRunner:
         return self._updates.forward(operation, effect, record)
 
     def _repair(self, replica: ChainReplica, effect: craq.RepairImage) -> None:
-        self._questions.fetch(self._operations[effect.op], effect, self._fetched)
+        self._questions.spawn(self._repair_from(self._operations[effect.op], effect))
 
-    def _fetched(self, operation: MutableOperation, effect: craq.RepairImage, image: Any) -> None:
-        if not self.is_current(operation):
-            return
-        if image is None:
-            self.report(operation, craq.Repaired(effect.op, False))
-        else:
-            self._persist.mend(operation, effect, image)
+    async def _repair_from(self, operation: MutableOperation, effect: craq.RepairImage) -> None:
+        left_s = max(0.001, operation.deadline - self._loop.time())
+        mended = await self._mend_from(operation.replica, operation.record_key, effect.drive, effect.version, left_s)
+        self.report(operation, craq.Repaired(effect.op, mended))
+
+    async def _mend_from(
+        self, replica: ChainReplica, record_key: bytes, drive: str, version: int, timeout_s: float
+    ) -> bool:
+        whole = await self._questions.whole(replica, record_key, drive, version, timeout_s)
+        if whole is None:
+            return False
+        done: asyncio.Future[bool] = self._loop.create_future()
+
+        def settle(mended: bool) -> None:
+            if not done.done():  # else nobody waits any more
+                done.set_result(mended)
+
+        self._persist.mend(record_key, version, whole, settle)
+        return await done
+
+    async def mend(self, replica: ChainReplica, record_key: bytes, timeout_s: float) -> bool:
+        """Puts another serving replica's copy in the place of the committed image here; whether that came about."""
+        committed = self._images.chunk(record_key).committed
+        if committed is None or committed.absent:
+            return False
+        serving = [each for each in replica.chain.replicas if each.state is TargetState.SERVING]
+        for other in [each.drive_id for each in serving if each.drive_id != self._store.drive_id]:
+            if await self._mend_from(replica, record_key, other, committed.version, timeout_s):
+                return True
+        return False
 
     def _query(self, replica: ChainReplica, effect: craq.QueryVersion) -> None:
         self._counters.add("mutable_version_queries")

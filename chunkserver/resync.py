@@ -17,6 +17,7 @@ from typing import Protocol
 
 from esker.chunkserver.engine.store import DriveStore
 from esker.chunkserver.forward import Link
+from esker.chunkserver.mutable_resync import differing, is_mutable, send_channels, size_of
 from esker.chunkserver.operations import SyncEnded
 from esker.chunkserver.resync_compare import Side, copies_of, copy_of, differences
 from esker.chunkserver.resync_pace import Pace
@@ -25,7 +26,7 @@ from esker.runtime.counters import Counters
 from esker.runtime.logging import get_logger
 from esker.wire.admin_messages import Scan, ScanReply
 from esker.wire.errors import EskerError
-from esker.wire.messages import Method
+from esker.wire.messages import Message, Method
 from esker.wire.status import Status
 
 log = get_logger("chunkserver.resync")
@@ -43,6 +44,8 @@ SETTLED = (Status.OK, Status.EXISTS, Status.CHECKSUM, Status.NAMESPACE_REMOVED)
 """How a chunk's sync may end for good. CHECKSUM: our copy is damaged, so the other's, if it has one, is left alone,
 and ours is repaired from it if it can be.
 NAMESPACE_REMOVED: the chunk is on its way out everywhere."""
+MUTABLE_SETTLED = (Status.OK,)
+"""Likewise of a mutable chunk: whatever the other has might be an old version, which must not be served."""
 
 Key = tuple[int, int]
 """Chain id and version."""
@@ -59,6 +62,14 @@ class Runner(Protocol):
     def sync(self, replica: ChainReplica, record_key: bytes, timeout_s: float, ended: SyncEnded) -> None: ...
 
 
+class MutableRunner(Protocol):
+    """What resyncs need of the runner of mutable chunks."""
+
+    def sync(self, replica: ChainReplica, record_key: bytes, timeout_s: float, ended: SyncEnded) -> None: ...
+
+    async def mend(self, replica: ChainReplica, record_key: bytes, timeout_s: float) -> bool: ...
+
+
 class Stalled(EskerError):
     """A job did not get on; the text says why."""
 
@@ -70,6 +81,7 @@ class ResyncService:
         self,
         store: DriveStore,
         runner: Runner,
+        mutable: MutableRunner,
         replicas: Mapping[int, ChainReplica],
         link: Callable[[str], Link],
         counters: Counters,
@@ -79,6 +91,7 @@ class ResyncService:
     ) -> None:
         self._store = store
         self._runner = runner
+        self._mutable = mutable
         self._replicas = replicas
         self._link = link
         self._counters = counters
@@ -133,7 +146,7 @@ class ResyncService:
         assert drive is not None
         async with self._gate:
             try:
-                differing = await self._bring_up(replica, drive)
+                chunks = await self._bring_up(replica, drive)
             except* Stalled as group:
                 log.warning("a resync does not get on", chain=key[0], drive=drive, reason=str(group.exceptions[0]))
                 self._counters.add("resync_stalled")
@@ -142,7 +155,7 @@ class ResyncService:
                 log.exception("a resync failed", chain=key[0], drive=drive)
                 self._stalled.add(key)
             else:
-                log.info("a replica is up to date", chain=key[0], drive=drive, chunks=differing)
+                log.info("a replica is up to date", chain=key[0], drive=drive, chunks=chunks)
                 self._counters.add("resync_chains")
                 self._synced.add(key)
         self._changed()
@@ -157,17 +170,39 @@ class ResyncService:
             while True:
                 for key in left:
                     count += 1
-                    size = self._size(key)
-                    await self._pace.enter(size)
-                    task = group.create_task(self._sync(replica, key, size))
-                    task.add_done_callback(lambda _, size=size: self._pace.leave(size))  # type: ignore[misc]
+                    await self._begin(group, replica, key)
                 if ours.over and theirs.over:
-                    return count
+                    break
                 if not ours.over and (theirs.over or ours.after <= theirs.after):
                     await self._read_own(replica, ours)
                 if not theirs.over and (ours.over or theirs.after <= ours.after):
                     await self._read_theirs(replica, drive, theirs)
                 left = list(differences(ours, theirs))
+
+            images, ask = self._store.images, partial(self._ask, drive)
+            async for key in differing(images, replica.chain, ask):
+                count += 1
+                await self._begin(group, replica, key)
+            tries = _Tries("what was begun before the chain changed does not end")
+            channels = await send_channels(images, replica, ask, partial(tries.again, "a commit is under way"))
+            self._counters.add("resync_channels", channels)
+        return count
+
+    async def _begin(self, group: asyncio.TaskGroup, replica: ChainReplica, key: bytes) -> None:
+        """Brings a chunk in line, once its turn has come."""
+        size = self._size(key)
+        await self._pace.enter(size)
+        task = group.create_task(self._sync(replica, key, size))
+        task.add_done_callback(lambda _: self._pace.leave(size))
+
+    async def _ask(self, drive: str, method: Method, body: Message, reply_type: type[Message]) -> Message:
+        tries = _Tries(f"the other does not answer {method.name}")
+        while True:
+            try:
+                connection = await self._link(drive).connected(CALL_TIMEOUT_S)
+                return await connection.call(method, body, reply_type, timeout_s=CALL_TIMEOUT_S)
+            except EskerError as error:
+                await tries.again(str(error))
 
     async def _read_own(self, replica: ChainReplica, ours: Side) -> None:
         items, after, _ = self._store.scan(replica.chain.chain_id, ours.after, OWN_PAGE_RECORDS)
@@ -190,6 +225,8 @@ class ResyncService:
 
     def _size(self, key: bytes) -> int:
         """How many bytes a chunk's sync may send."""
+        if is_mutable(key):
+            return size_of(self._store.images, key)
         with self._store.reader() as reader:
             try:
                 record = reader.get(key)
@@ -200,11 +237,15 @@ class ResyncService:
     async def _sync(self, replica: ChainReplica, key: bytes, size: int) -> None:
         loop = asyncio.get_running_loop()
         tries = _Tries("a chunk cannot be brought in line")
+        mutable = is_mutable(key)
+        sync = self._mutable.sync if mutable else self._runner.sync
         while True:
             ended: asyncio.Future[Status] = loop.create_future()
-            self._runner.sync(replica, key, SYNC_TIMEOUT_S, partial(_settle, ended))
+            sync(replica, key, SYNC_TIMEOUT_S, partial(_settle, ended))
             status = await ended
-            if status in SETTLED:
+            if mutable and status is Status.CHECKSUM:
+                await self._mutable.mend(replica, key, SYNC_TIMEOUT_S)
+            if status in (MUTABLE_SETTLED if mutable else SETTLED):
                 self._counters.add(f"resync_{status.name.lower()}")
                 self._counters.add("resync_bytes", size if status is Status.OK else 0)
                 if status is Status.CHECKSUM:

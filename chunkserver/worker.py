@@ -24,6 +24,7 @@ from esker.chunkserver.lease import Lease
 from esker.chunkserver.lookups import LookupService
 from esker.chunkserver.memories import ClientMemories
 from esker.chunkserver.meta_link import MetaLink
+from esker.chunkserver.mutable_part import MutablePart
 from esker.chunkserver.pool import WorkerPool
 from esker.chunkserver.reads import ReadService
 from esker.chunkserver.resync import ResyncService
@@ -160,9 +161,12 @@ class _Drive:
             view.unreachable,
         )
         runner = ReplicaRunner(store, self._engine, pool, counters, view.link, reports.add, view.fail_drive)
+        lease_live, refresh = self._lease.live, meta_link.refresh
+        mutable = MutablePart(store, self._engine, pool, self._memories, counters, runner, view, lease_live, refresh)
         resyncs = ResyncService(
             store,
             runner,
+            mutable.runner,
             view.replicas,
             view.link,
             counters,
@@ -172,7 +176,7 @@ class _Drive:
         )
         upkeep = Upkeep(store, self._engine, runner, view.replicas, counters, self._config.scrub_bytes_per_s)
         resyncs.suspect = upkeep.repairs.suspect
-        view.on_chains = resyncs.look
+        view.on_chains = [mutable.look, resyncs.look]
         check_space = view.spaces.check
         reads = ReadService(
             store, self._engine, pool, self._memories, counters, view.offline_chains, check_space, view.unsure_chains
@@ -197,7 +201,8 @@ class _Drive:
             Method.SCAN: scans.scan,
             Method.REPORT_BLOCKS: scans.report_blocks,
             Method.CATALOG_CHECKED: scans.checked,
-            Method.STATS: lambda request: self._stats(request, reports, resyncs, upkeep),
+            Method.STATS: lambda request: self._stats(request, reports, resyncs, upkeep, mutable),
+            **mutable.handlers(),
             **upkeep.handlers,
         }
         server = RpcServer(handlers, Identity(store.cluster_id, store.drive_id, self._incarnation))
@@ -216,6 +221,7 @@ class _Drive:
             await meta_link.leave()
             await upkeep.aclose()
             await resyncs.aclose()
+            await mutable.aclose()
             for successor in view.used_links():
                 await successor.aclose()
             await server.aclose()
@@ -224,6 +230,7 @@ class _Drive:
         finally:
             await upkeep.aclose()
             await resyncs.aclose()
+            await mutable.aclose()
             await server.aclose()
             await meta_link.aclose()
             await self._reports_meta.aclose()
@@ -249,7 +256,14 @@ class _Drive:
             capacity_bytes=self._store.capacity_bytes,
         )
 
-    def _stats(self, request: Request, reports: CatalogReports, resyncs: ResyncService, upkeep: Upkeep) -> None:
+    def _stats(
+        self,
+        request: Request,
+        reports: CatalogReports,
+        resyncs: ResyncService,
+        upkeep: Upkeep,
+        mutable: MutablePart,
+    ) -> None:
         now = {
             "memories": self._memories.count,
             "pool_free_bytes": self._pool.free_bytes,
@@ -258,6 +272,7 @@ class _Drive:
             "catalog_reports_waiting": reports.waiting,
             "resyncs_under_way": resyncs.under_way,
             **upkeep.counters(),
+            **mutable.counters(),
             "lease_left_ms": self._lease.left_ms,
             "lease_lapses": self._lease.lapses,
         }

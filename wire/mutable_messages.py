@@ -189,15 +189,13 @@ CHANNEL_ROWS_MAX = 4096
 class Channels(Message, frozen=True):
     """The last write of each channel of a chain, from the predecessor to the syncing replica, in pages.
 
-    A row takes the place of one with a lower sequence only.
+    A row never takes the place of one with a higher sequence. What the replica had before it began to sync is gone.
     """
 
     chain_id: int
     chain_version: int
-    begin: bool
-    """What the replica had of this chain goes first."""
     rows: bytes
-    """Of CHANNEL_ROW; may be empty."""
+    """Of CHANNEL_ROW."""
 
 
 IMAGE_ROW = struct.Struct("<16sIQQIQQ")

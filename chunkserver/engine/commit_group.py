@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from esker.chunkserver.engine.errors import CorruptRecord
-from esker.chunkserver.engine.image_group import Discard, ImagePlan, Mend, MergeChannels, Pend, Settle
+from esker.chunkserver.engine.image_group import ImageOperation, ImagePlan, ListKeys, Mend, Pend
 from esker.chunkserver.engine.record import decode_for_read
 from esker.chunkserver.engine.slot_files import Slot
 from esker.wire.ids import NO_PUT_ID
@@ -61,7 +61,7 @@ class StatePut:
         self.token = token
 
 
-Operation = Put | Remove | StatePut | Pend | Mend | Settle | Discard | MergeChannels
+Operation = Put | Remove | StatePut | ImageOperation
 
 
 def data_slot(operation: Operation) -> Slot | None:
@@ -94,21 +94,29 @@ def _nothing(key: bytes) -> None:
     """Where nothing is stored."""
 
 
+def _no_keys(prefix: bytes) -> list[bytes]:
+    """Likewise."""
+    return []
+
+
 def plan_group(
     operations: Sequence[Operation],
     stored: Callable[[bytes], bytes | None],
     image: Callable[[bytes], bytes | None] = _nothing,
     channel: Callable[[bytes], bytes | None] = _nothing,
+    channel_keys: ListKeys = _no_keys,
 ) -> Plan:
-    """What to write for `operations` over what `stored`, `image` and `channel` give for a key of theirs."""
+    """What to write for `operations` over what `stored`, `image` and `channel` give for a key of theirs, and
+    `channel_keys` for a prefix.
+    """
     plan = Plan()
-    images = ImagePlan(image, channel)
+    images = ImagePlan(image, channel, channel_keys)
     changes: dict[bytes, bytes | None] = {}
     for operation in operations:
         status = Status.OK
         if isinstance(operation, StatePut):
             plan.states[operation.name] = operation.value
-        elif isinstance(operation, Pend | Mend | Settle | Discard | MergeChannels):
+        elif isinstance(operation, ImageOperation):
             status = images.add(operation)
         else:
             key = operation.record_key

@@ -159,7 +159,11 @@ class Committer:
         index = self._index
         with index.env.begin(write=True, db=index.chunks) as txn:
             plan = plan_group(
-                group.operations, txn.get, partial(txn.get, db=index.images), partial(txn.get, db=index.channels)
+                group.operations,
+                txn.get,
+                partial(txn.get, db=index.images),
+                partial(txn.get, db=index.channels),
+                partial(_keys, txn.cursor(db=index.channels)),
             )
             for key in plan.deletes:
                 txn.delete(key)
@@ -191,3 +195,13 @@ class Committer:
                     _log.exception("commit callback failed")
             self.pending -= len(group.operations)
             self._on_delivered()
+
+
+def _keys(cursor: "lmdb.Cursor[bytes]", prefix: bytes) -> list[bytes]:
+    """The stored keys that begin with `prefix`."""
+    keys: list[bytes] = []
+    found = cursor.set_range(prefix)
+    while found and cursor.key().startswith(prefix):
+        keys.append(cursor.key())
+        found = cursor.next()
+    return keys

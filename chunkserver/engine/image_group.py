@@ -28,6 +28,8 @@ from esker.wire.status import Status
 
 Stored = Callable[[bytes], bytes | None]
 CommitDone = Callable[[Any, Status], None]
+ListKeys = Callable[[bytes], list[bytes]]
+"""The stored keys that begin with a prefix."""
 ChannelRow = tuple[bytes, ChannelRecord]
 """Channel key and what it gets."""
 
@@ -105,28 +107,38 @@ class Discard(_ImageOperation):
 
 
 class MergeChannels:
-    """Channels' last writes as another replica has them; with `clear`, what is here of these goes first. OK."""
+    """Channels' last writes as another replica has them. OK."""
 
-    __slots__ = ("clear", "done", "rows", "slot", "token")
+    __slots__ = ("done", "rows", "token")
 
-    def __init__(self, clear: Sequence[bytes], rows: Sequence[ChannelRow], done: CommitDone, token: Any) -> None:
-        self.clear = clear
+    def __init__(self, rows: Sequence[ChannelRow], done: CommitDone, token: Any) -> None:
         self.rows = rows
-        self.slot = None
         self.done = done
         self.token = token
 
 
-ImageOperation = Pend | Mend | Settle | Discard | MergeChannels
+class ClearChannels:
+    """All channels of a chain go, those of operations queued before included. OK."""
+
+    __slots__ = ("done", "prefix", "token")
+
+    def __init__(self, prefix: bytes, done: CommitDone, token: Any) -> None:
+        self.prefix = prefix
+        self.done = done
+        self.token = token
+
+
+ImageOperation = Pend | Mend | Settle | Discard | MergeChannels | ClearChannels
 
 
 class ImagePlan:
     """What a group's operations on mutable chunks change. Values are None where something goes."""
 
-    __slots__ = ("_channel", "_image", "channels", "corrupt", "freed", "images")
+    __slots__ = ("_channel", "_channel_keys", "_image", "channels", "corrupt", "freed", "images")
 
-    def __init__(self, image: Stored, channel: Stored) -> None:
-        """`image` and `channel` give what is stored now."""
+    def __init__(self, image: Stored, channel: Stored, channel_keys: ListKeys) -> None:
+        """These give what is stored now."""
+        self._channel_keys = channel_keys
         self._image = image
         self._channel = channel
         self.images: dict[bytes, bytes | None] = {}
@@ -137,10 +149,13 @@ class ImagePlan:
     def add(self, operation: ImageOperation) -> Status:
         """Plans the operation, behind those before it; its outcome."""
         if isinstance(operation, MergeChannels):
-            for key in operation.clear:
-                self.channels[key] = None
             for row in operation.rows:
                 self._merge(row)
+            return Status.OK
+        if isinstance(operation, ClearChannels):
+            planned = [key for key in self.channels if key.startswith(operation.prefix)]
+            for key in self._channel_keys(operation.prefix) + planned:
+                self.channels[key] = None
             return Status.OK
         committed = image_key(operation.record_key, COMMITTED)
         pending = image_key(operation.record_key, PENDING)

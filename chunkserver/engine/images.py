@@ -17,6 +17,7 @@ from esker.chunkserver.engine.committer import Committer, Index
 from esker.chunkserver.engine.errors import CorruptRecord
 from esker.chunkserver.engine.image_group import (
     ChannelRow,
+    ClearChannels,
     CommitDone,
     Discard,
     Mend,
@@ -26,7 +27,6 @@ from esker.chunkserver.engine.image_group import (
     Settle,
 )
 from esker.chunkserver.engine.image_record import (
-    CHANNEL_KEY_BYTES,
     COMMITTED,
     IMAGE_KEY_BYTES,
     PENDING,
@@ -238,10 +238,13 @@ class Images:
         """See `Discard`."""
         self._committer.queue(Discard(record_key, version, partial(self._done, record_key, False, done), token))
 
-    def merge_channels(self, clear: Sequence[bytes], rows: Sequence[ChannelRow], done: CommitDone, token: Any) -> None:
+    def merge_channels(self, rows: Sequence[ChannelRow], done: CommitDone, token: Any) -> None:
         """See `MergeChannels`."""
-        assert all(len(key) == CHANNEL_KEY_BYTES for key in clear)
-        self._committer.queue(MergeChannels(clear, rows, done, token))
+        self._committer.queue(MergeChannels(rows, done, token))
+
+    def clear_channels(self, chain_id: int, done: CommitDone, token: Any) -> None:
+        """See `ClearChannels`."""
+        self._committer.queue(ClearChannels(chain_prefix(chain_id), done, token))
 
     def _check(self, image: ImageRecord, slot: Slot | None) -> None:
         if slot is None:

@@ -14,6 +14,7 @@ from esker.chunkserver.engine.io import open_engine
 from esker.chunkserver.engine.store import DriveStore
 from esker.chunkserver.lookups import LookupService
 from esker.chunkserver.memories import ClientMemories
+from esker.chunkserver.mutable_part import MutablePart
 from esker.chunkserver.pool import WorkerPool
 from esker.chunkserver.reads import ReadService
 from esker.chunkserver.runner import ReplicaRunner
@@ -80,6 +81,19 @@ class ServedDrive:
         self.writes = WriteService(
             self.runner, self.pool, self.memories, self.counters, self.view.replicas, self._refresh
         )
+        self.lease_live = True
+        self.mutable = MutablePart(
+            self.store,
+            self.engine,
+            self.pool,
+            self.memories,
+            self.counters,
+            self.runner,
+            self.view,
+            lambda chain_id, chain_version: self.lease_live,
+            self._refresh,
+        )
+        self.view.on_chains = [self.mutable.look]
         self.store.on_failed(self.view.fail_drive)
         self.server: RpcServer | None = None
         self.port = 0
@@ -111,6 +125,7 @@ class ServedDrive:
             Method.REMOVE: self.writes.remove,
             Method.REGISTER_MEMORY: self.memories.register,
             Method.RELEASE_MEMORY: self.memories.release,
+            **self.mutable.handlers(),
         }
         self.server = RpcServer(handlers, Identity(CLUSTER, self.name, "first"))
         self.port = await self.server.listen_tcp("127.0.0.1", self.port)
@@ -134,6 +149,7 @@ class ServedDrive:
         )
 
     async def aclose(self) -> None:
+        await self.mutable.aclose()
         for link in self.view.used_links():
             await link.aclose()
         await self.silence()

@@ -205,7 +205,7 @@ async def test_a_newer_map_is_taken_before_the_lease_is_renewed(tmp_path: Path) 
     async with linked(tmp_path) as (link, meta, drive):
         await link.join(drive.worker(5), 1.0)
         seen: list[bool] = []
-        drive.view.on_chains = lambda: seen.append(link._lease.live(HEAD, 3))
+        drive.view.on_chains = [lambda: seen.append(link._lease.live(HEAD, 3))]
         meta.term, meta.routing = 3, routing_of([drive], 3)
         await one_heartbeat(link, meta)
         assert seen == [False]

@@ -303,7 +303,7 @@ async def test_a_resyncs_source_is_mended_from_the_replica_that_it_brings_up_to_
     async with served(tmp_path, 2) as drives, await drives[0].client() as client:
         pair = Pair(list(drives), client)
         for drive in drives:
-            drive.view.on_chains = None
+            drive.view.on_chains = ()
         upkeep = upkeep_of(drives[0])
         pair.resyncs.suspect = upkeep.repairs.suspect
         await pair.create(1, 2, 3)

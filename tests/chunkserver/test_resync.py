@@ -54,6 +54,7 @@ class Pair:
         self.resyncs = ResyncService(
             self.first.store,
             self.first.runner,
+            self.first.mutable.runner,
             self.first.view.replicas,
             self.first.view.link,
             self.first.counters,
@@ -61,7 +62,7 @@ class Pair:
             2 * MIB,
             self._changed,
         )
-        self.first.view.on_chains = self.resyncs.look
+        self.first.view.on_chains = [self.first.mutable.look, self.resyncs.look]
 
     def _changed(self) -> None:
         self.ended += 1
@@ -157,7 +158,7 @@ async def test_a_create_of_what_is_there_in_another_copy_replaces_it(pair: Pair)
     pair.change(O)
     await pair.remove(1)
     await pair.create(1, variant=1)
-    pair.first.view.on_chains = None  # no resync: the write alone must see to it
+    pair.first.view.on_chains = ()  # no resync: the write alone must see to it
     pair.change(Y)
     values = {1: content(1001)}
     assert await pair.client.create(values, chain_version=pair.version) == {1: Status.EXISTS}
