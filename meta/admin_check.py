@@ -140,9 +140,10 @@ class MetadataCheck:
         leaving = ((key, removal.namespace) for key, removal in self._all("removal", StoredRemoval).items())
         for key, namespace in joined(live, leaving):
             table = "namespace" if key.startswith(keys.namespaces()[0]) else "removal"
-            if (namespace.table_id, namespace.table_version) not in tables:
-                what = f"chain table {namespace.table_id} version {namespace.table_version}"
-                self._add(table, key, f"namespace {namespace.name} lies over {what}, which does not exist")
+            for version in (namespace.table_version, *namespace.older_versions):
+                if (namespace.table_id, version) not in tables:
+                    what = f"chain table {namespace.table_id} version {version}"
+                    self._add(table, key, f"namespace {namespace.name} lies over {what}, which does not exist")
             if keys.namespace_id(key) != namespace.namespace_id:
                 self._add(table, key, f"it says that it is namespace {namespace.namespace_id}")
         for namespace_id in sorted(self.namespaces.keys() & self.removals.keys()):
@@ -183,7 +184,6 @@ class MetadataCheck:
         for key in self._values.get("report", {}):
             if key[1:].decode() not in drives:
                 self._drop("report", key, "no such drive has joined")
-
 
     def _goals(self, drives: set[str], chains: dict[int, Chain]) -> None:
         for key, goal in self._all("chain-goal", ChainGoal).items():

@@ -14,7 +14,7 @@ from esker.meta.records import RemovedDrive, pack, unpack
 from esker.meta.store.base import Store
 from esker.wire.admin_messages import NamespaceRemove
 from esker.wire.messages import CatalogEntry, CatalogReport
-from esker.wire.types import Chain, ChainGoal, ChainTable, Leaving, Namespace, Replica
+from esker.wire.types import Chain, ChainGoal, ChainTable, Leaving, Namespace, NamespaceMode, Replica
 
 from .test_admin_namespaces import make
 
@@ -27,8 +27,10 @@ async def snapshot(store: Store) -> Rows:
 
 @pytest.fixture
 async def sound(ready_store: Store) -> Rows:
-    """Metadata of a cluster with two namespaces, blocks, and a removal under way."""
-    await make(ready_store, "a", "b", "c")
+    """Metadata of a cluster with a namespace of each mode, blocks, and a removal under way."""
+    await make(ready_store, "a")
+    await make(ready_store, "b", mode=NamespaceMode.CACHE)
+    await make(ready_store, "c")
     entries = tuple(CatalogEntry(1, bytes([n]) * 16, b"k", 100, 1, 5) for n in range(20))
     await Catalog(ready_store).report(CatalogReport(entries, "d1", 1, 1))
     await begin_removal(ready_store, NamespaceRemove("c"), now_ms=1)
@@ -105,6 +107,10 @@ BEYOND_REPAIR: list[tuple[Callable[[Rows], object], str]] = [
     (lambda rows: rows.pop(keys.placement(1, 1, 1)), "has 65536 bytes instead of 131072"),
     (lambda rows: rows.update({keys.placement(1, 1, 0): b"\xff" * 65536}), "names chain 65535 of 12"),
     (lambda rows: rows.pop(keys.table(1, 1)), "lies over chain table 1 version 1, which does not exist"),
+    (
+        lambda rows: change_namespace(rows, 2, older_versions=(7,)),
+        "namespace b lies over chain table 2 version 7, which does not exist",
+    ),
     (lambda rows: change_namespace(rows, 1, namespace_id=2), "it says that it is namespace 2"),
     (lambda rows: change_namespace(rows, 2, name="a"), "share the name"),
     (lambda rows: rows.update({keys.namespace(3): rows[keys.namespace(1)]}), "it says that it is namespace 1"),

@@ -15,19 +15,15 @@ from esker.wire.admin_messages import NamespaceFiguresGet, NamespaceRemove
 from esker.wire.errors import RequestFailed
 from esker.wire.messages import CatalogEntry, CatalogReport, NamespaceOpen
 from esker.wire.status import Status
-from esker.wire.types import Geometry, Namespace, Routing
+from esker.wire.types import Geometry, Namespace, NamespaceMode, Routing
 
 from .conftest import join_all
 
 
-async def make(store: Store, *names: str) -> list[Namespace]:
+async def make(store: Store, *names: str, mode: NamespaceMode = NamespaceMode.REPLICATED) -> list[Namespace]:
     """Namespaces of these names."""
-    return [
-        (await open_namespace(store, NamespaceOpen(name, Geometry(block_bytes_max=4096)), Random(1).randbytes))[
-            0
-        ].namespace
-        for name in names
-    ]
+    openings = [NamespaceOpen(name, Geometry(block_bytes_max=4096), mode=mode) for name in names]
+    return [(await open_namespace(store, opening, Random(1).randbytes))[0].namespace for opening in openings]
 
 
 async def routing_of(store: Store) -> Routing:
