@@ -18,7 +18,9 @@ FORWARD_TIMEOUT_S = 0.5
 class ManagerLink(Protocol):
     """How a server reaches the manager."""
 
-    async def forward(self, address: str, method: Method, body: Message, reply_type: type[R]) -> R | None:
+    async def forward(
+        self, address: str, method: Method, body: Message, reply_type: type[R], timeout_s: float = FORWARD_TIMEOUT_S
+    ) -> R | None:
         """The manager's reply, or None where none came in time. Raises `RequestFailed` where it refused."""
 
     async def aclose(self) -> None:
@@ -33,10 +35,12 @@ class TcpManagerLink:
         self._address = ""
         self._client: MetaClient | None = None
 
-    async def forward(self, address: str, method: Method, body: Message, reply_type: type[R]) -> R | None:
+    async def forward(
+        self, address: str, method: Method, body: Message, reply_type: type[R], timeout_s: float = FORWARD_TIMEOUT_S
+    ) -> R | None:
         try:
             client = await self._client_of(address)
-            return await client.call(method, body, reply_type, timeout_s=FORWARD_TIMEOUT_S)
+            return await client.call(method, body, reply_type, timeout_s=timeout_s)
         except (ConnectionFailed, UserError):
             return None
 

@@ -15,12 +15,13 @@ import msgspec
 from esker.meta.admin import AdminService
 from esker.meta.cache_table import CacheTable
 from esker.meta.catalog import Catalog
+from esker.meta.chain_overrides import ChainOverrides
 from esker.meta.chain_setup import ChainSetup
 from esker.meta.cluster import Probe, join
 from esker.meta.fences import Fences
 from esker.meta.heartbeats import Heartbeats, catalog_note, cluster_note
-from esker.meta.manager import read_manager
-from esker.meta.manager_link import ManagerLink
+from esker.meta.manager import NotManager, read_manager
+from esker.meta.manager_link import FORWARD_TIMEOUT_S, ManagerLink
 from esker.meta.namespaces import list_namespaces, open_namespace
 from esker.meta.presence import Presence
 from esker.meta.store.base import Store
@@ -60,6 +61,7 @@ from esker.wire.messages import (
     RoutingReply,
     StatsReply,
 )
+from esker.wire.override_messages import ForceChain, ForceChainReply, SetMinReplicas, SetMinReplicasReply
 from esker.wire.rpc_client import Connection, TcpAddress
 from esker.wire.rpc_server import Handler, unary
 from esker.wire.status import Status
@@ -71,6 +73,8 @@ M = TypeVar("M", bound=Message)
 R = TypeVar("R", bound=Message)
 
 PROBE_TIMEOUT_S = HEARTBEAT_INTERVAL_S
+OVERRIDE_TIMEOUT_S = 3.0
+"""How long the manager is waited for with what only it may do."""
 
 
 class MetaService:
@@ -100,6 +104,7 @@ class MetaService:
         self.fences = Fences()
         """What replies to heartbeats withhold while this server is the manager."""
         self._read_in_term = 0
+        self._overrides = ChainOverrides(presence.manager, presence.routing, self.heartbeats)
         self._catalog = Catalog(store)
         self._admin = AdminService(store, self._catalog)
         self._counters = Counters()
@@ -116,6 +121,8 @@ class MetaService:
             Method.CATALOG_LIST: self._unary(CatalogList, self.catalog_list),
             Method.CLUSTER_STATUS: self._unary(ClusterStatus, self.cluster_status),
             Method.STATS: self._unary(Empty, self.stats),
+            Method.FORCE_CHAIN: self._unary(ForceChain, self.force_chain),
+            Method.SET_MIN_REPLICAS: self._unary(SetMinReplicas, self.set_min_replicas),
             Method.CATALOG_GET: self._unary(CatalogGet, self._admin.catalog_get),
             Method.NAMESPACE_FIGURES: self._unary(NamespaceFiguresGet, self._admin.namespace_figures),
             Method.NAMESPACE_REMOVE: self._unary(NamespaceRemove, self._admin.namespace_remove),
@@ -222,6 +229,21 @@ class MetaService:
         note = "; ".join(filter(None, (cluster_note(routing), catalog_note(workers))))
         return ClusterStatusReply(routing, workers, blocks, note, recorded.address, recorded.term, engine)
 
+    async def force_chain(self, request: ForceChain) -> ForceChainReply:
+        """See `ChainOverrides.force_chain`."""
+        return await self._by_manager(
+            Method.FORCE_CHAIN, request, ForceChainReply, lambda: self._overrides.force_chain(request, self._clock())
+        )
+
+    async def set_min_replicas(self, request: SetMinReplicas) -> SetMinReplicasReply:
+        """See `ChainOverrides.set_min_replicas`."""
+        return await self._by_manager(
+            Method.SET_MIN_REPLICAS,
+            request,
+            SetMinReplicasReply,
+            lambda: self._overrides.set_min_replicas(request),
+        )
+
     async def stats(self, request: Empty) -> StatsReply:
         """Counters since the start, and the catalog's totals."""
         totals = await self._catalog.totals()
@@ -231,12 +253,40 @@ class MetaService:
         }
         return StatsReply(self._counters.snapshot() | self._store.statistics() | figures)
 
-    async def _from_manager(self, method: Method, request: Heartbeat | ClusterStatus, reply_type: type[R]) -> R | None:
+    async def _by_manager(
+        self,
+        method: Method,
+        request: ForceChain | SetMinReplicas,
+        reply_type: type[R],
+        carry_out: Callable[[], Awaitable[R]],
+    ) -> R:
+        """What only the manager may do, by whichever server is it. Raises `RequestFailed` (UNAVAILABLE) without one."""
+        if not request.forwarded:
+            passed_on = await self._from_manager(method, request, reply_type, OVERRIDE_TIMEOUT_S)
+            if passed_on is not None:
+                return passed_on
+        try:
+            if not self._manager.term:
+                raise NotManager(method.name)
+            return await carry_out()
+        except NotManager as error:
+            raise RequestFailed(
+                Status.UNAVAILABLE, "no metadata server acts as the manager at the moment; try again in a few seconds"
+            ) from error
+
+    async def _from_manager(
+        self,
+        method: Method,
+        request: Heartbeat | ClusterStatus | ForceChain | SetMinReplicas,
+        reply_type: type[R],
+        timeout_s: float = FORWARD_TIMEOUT_S,
+    ) -> R | None:
         """The reply of the manager, if that is another server and answers."""
         address = self._manager.recorded.address
         if self._manager.term or address in ("", self._manager.address):
             return None
-        return await self._link.forward(address, method, msgspec.structs.replace(request, forwarded=True), reply_type)
+        passed_on = msgspec.structs.replace(request, forwarded=True)
+        return await self._link.forward(address, method, passed_on, reply_type, timeout_s)
 
     def _unary(self, request_type: type[M], function: Callable[[M], Awaitable[R]]) -> Handler:
         """`function` as a handler: counted, with the store's errors as statuses."""

@@ -59,6 +59,8 @@ class Method(IntEnum):
     SET_GOALS = 90
     EXPAND = 91
     FORGET_DRIVES = 92
+    FORCE_CHAIN = 93
+    SET_MIN_REPLICAS = 94
 
 
 class Message(msgspec.Struct, array_like=True, frozen=True, gc=False):

@@ -198,7 +198,9 @@ class Link:
     def __init__(self) -> None:
         self.machines: dict[str, Machine] = {}
 
-    async def forward(self, address: str, method: Method, body: Message, reply_type: type[R]) -> R | None:
+    async def forward(
+        self, address: str, method: Method, body: Message, reply_type: type[R], timeout_s: float = 0.5
+    ) -> R | None:
         machine = self.machines[address]
         if machine.service is None:
             return None
@@ -207,7 +209,7 @@ class Link:
             Method.CLUSTER_STATUS: machine.service.cluster_status,
         }[method]
         try:
-            async with asyncio.timeout(0.5):
+            async with asyncio.timeout(timeout_s):
                 return await machine.call(function(body))  # type: ignore[no-any-return]
         except (TimeoutError, ConnectionResetError):
             return None

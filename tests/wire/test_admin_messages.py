@@ -35,6 +35,11 @@ def test_numbers_are_part_of_the_protocol() -> None:
         "META_PAGE": 83,
         "META_SNAPSHOT": 84,
         "META_CHANGE": 85,
+        "SET_GOALS": 90,
+        "EXPAND": 91,
+        "FORGET_DRIVES": 92,
+        "FORCE_CHAIN": 93,
+        "SET_MIN_REPLICAS": 94,
     }
     assert Status.NAMESPACE_REMOVED == 23
 

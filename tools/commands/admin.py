@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from esker.tools.commands import admin_cluster, admin_growth, admin_scrub
+from esker.tools.commands import admin_cluster, admin_growth, admin_override, admin_scrub
 from esker.tools.commands.admin_meta import meta_app
 from esker.tools.commands.options import RunningCluster, finish, seconds
 
@@ -15,6 +15,7 @@ catalog_app = typer.Typer(no_args_is_help=True, help="The list of blocks that th
 namespaces_app = typer.Typer(no_args_is_help=True, help="Namespaces: what they hold, and their removal.")
 admin_cluster.register(admin_app)
 admin_growth.register(admin_app)
+admin_override.register(admin_app)
 admin_scrub.register(admin_app)
 admin_app.add_typer(catalog_app, name="catalog")
 admin_app.add_typer(namespaces_app, name="namespaces")
