@@ -1,8 +1,10 @@
-"""The one thread that makes writes durable, in groups.
+"""The two threads that make writes durable, in groups.
 
-For each group: `fdatasync` of every data file that its puts wrote, then one LMDB transaction with LMDB's own sync, then
-the callbacks on the loop. While a group commits the next one gathers, so groups grow with the load and nobody waits
-for company. **The order is the rule that makes a crash harmless: no record exists whose data may be missing.**
+The first calls `fdatasync` for every data file that the puts of a group wrote. The second puts what is synced into one
+LMDB transaction with LMDB's own sync; then the callbacks run on the loop, in the order in which operations came. So the
+data of one group is synced while the one before it is committed. Meanwhile the next ones gather: groups grow with the
+load and nobody waits for company. **The order is the rule that makes a crash harmless: no record exists whose data may
+be missing.**
 
 When data cannot be synced, or a commit ends in an unknown state, the drive has failed: the kernel may have dropped
 what it could not write and reports that only once, so nothing after it may be acknowledged. Lack of space in the index
@@ -10,7 +12,6 @@ fails only its group.
 """
 
 import asyncio
-import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -21,6 +22,7 @@ import lmdb
 
 from esker.chunkserver.engine.commit_group import Operation, Plan, data_slot, plan_group
 from esker.chunkserver.engine.files import Files
+from esker.chunkserver.engine.stage import Stage
 from esker.runtime.logging import get_logger
 from esker.wire.status import Status
 
@@ -77,65 +79,90 @@ class Committer:
         self._on_group = on_group
         self._on_delivered = on_delivered
         self._queue: deque[Operation] = deque()
+        self._synced: deque[Group] = deque()
+        """Groups whose data is durable, or cannot be made so; no longer than the callers' operations are many."""
         self._results: deque[Group] = deque()
-        self._work = threading.Event()
-        self._closing = False
         self._failure: str | None = None
+        """Set by either thread: nothing is synced any more."""
+        self._commit_failure: str | None = None
+        """Set by the second: nothing is committed any more. What was synced before the data failed still is."""
         self.pending = 0
         """Operations whose callback has not run yet."""
-        self._thread = threading.Thread(target=self._run, name="esker-commit", daemon=True)
-        self._thread.start()
+        self._closed = False
+        self._syncing = Stage("esker-sync", self._sync_queued)
+        self._committing = Stage("esker-commit", self._commit_synced)
 
     def queue(self, operation: Operation) -> None:
         """Will be committed; its callback runs on the loop.
 
-        The thread is woken once per turn of the loop: what one turn queues makes one group, and the two threads do not
+        The thread is woken once per turn of the loop: what one turn queues makes one group, and the threads do not
         fight over the interpreter for every chunk.
         """
-        assert not self._closing, "the store is closed"
+        assert not self._closed, "the store is closed"
         self.pending += 1
         if not self._queue:
-            self._loop.call_soon(self._work.set)
+            self._loop.call_soon(self._syncing.wake)
         self._queue.append(operation)
 
     def close(self) -> None:
-        """Commits what is queued and ends the thread; all callbacks have run when it returns."""
-        self._closing = True
-        self._work.set()
-        self._thread.join()
+        """Commits what is queued and ends the threads; all callbacks have run when it returns."""
+        self._closed = True
+        self._syncing.finish()
+        self._committing.finish()
         self._deliver()
 
-    # On the thread
+    # On the first thread
 
-    def _run(self) -> None:
+    def _sync_queued(self) -> None:
         queue = self._queue
-        while True:
-            self._work.wait()
-            self._work.clear()
-            # Read before the queue: what was queued before closing began is seen below.
-            closing = self._closing
-            while queue:
-                group = Group([queue.popleft() for _ in range(min(len(queue), GROUP_MAX))])
-                self._commit(group)
-                self._results.append(group)
-                # A loop that is gone delivers nothing; `close` does.
-                with suppress(RuntimeError):
-                    self._loop.call_soon_threadsafe(self._deliver)
-            if closing:
-                return
+        while queue:
+            group = Group([queue.popleft() for _ in range(min(len(queue), GROUP_MAX))])
+            self._sync_data(group)
+            self._synced.append(group)
+            self._committing.wake()
+
+    def _sync_data(self, group: Group) -> None:
+        group.failure = self._failure
+        if group.failure is not None:
+            return
+        begun = time.perf_counter()
+        try:
+            for fd in sorted({slot.fd for slot in map(data_slot, group.operations) if slot is not None}):
+                self._files.data_sync(fd)
+        except Exception as error:
+            _log.exception("data cannot be synced, the drive takes no more writes", operations=len(group.operations))
+            group.failure = self._failure = f"{type(error).__name__}: {error}"
+        group.data_sync_us = int((time.perf_counter() - begun) * 1e6)
+
+    # On the second thread
+
+    def _commit_synced(self) -> None:
+        synced = self._synced
+        while synced:
+            group = synced.popleft()
+            while synced and _joins(group, synced[0]):
+                following = synced.popleft()
+                group.operations += following.operations
+                group.data_sync_us += following.data_sync_us
+            self._commit(group)
+            self._results.append(group)
+            # A loop that is gone delivers nothing; `close` does.
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._deliver)
 
     def _commit(self, group: Group) -> None:
         operations = group.operations
+        # A commit that failed leaves the index unknown, also for groups whose data was synced before.
+        group.failure = group.failure or self._commit_failure
+        status = Status.IO_ERROR
         try:
-            if self._failure is None:
-                self._sync_data(group)
+            if group.failure is None:
                 plan = self._write_index(group)
                 group.statuses = plan.statuses
                 group.freed = plan.freed
                 if plan.corrupt:
                     _log.error("replaced or cleared corrupt records", records=plan.corrupt)
                 return
-            status = Status.IO_ERROR
         except (lmdb.MapFullError, lmdb.DiskError) as error:
             _log.error("no space for the index, writes are refused", error=str(error), operations=len(operations))
             status = Status.NO_SPACE
@@ -143,16 +170,8 @@ class Committer:
         except Exception as error:
             # Whether it became durable is unknown, so its slots stay out of use.
             _log.exception("commit failed, the drive takes no more writes", operations=len(operations))
-            self._failure = f"{type(error).__name__}: {error}"
-            status = Status.IO_ERROR
+            group.failure = self._failure = self._commit_failure = f"{type(error).__name__}: {error}"
         group.statuses = [status] * len(operations)
-        group.failure = self._failure
-
-    def _sync_data(self, group: Group) -> None:
-        begun = time.perf_counter()
-        for fd in sorted({slot.fd for slot in map(data_slot, group.operations) if slot is not None}):
-            self._files.data_sync(fd)
-        group.data_sync_us = int((time.perf_counter() - begun) * 1e6)
 
     def _write_index(self, group: Group) -> Plan:
         begun = time.perf_counter()
@@ -205,3 +224,8 @@ def _keys(cursor: "lmdb.Cursor[bytes]", prefix: bytes) -> list[bytes]:
         keys.append(cursor.key())
         found = cursor.next()
     return keys
+
+
+def _joins(group: Group, following: Group) -> bool:
+    """Whether two groups may be committed together."""
+    return group.failure is following.failure and len(group.operations) + len(following.operations) <= GROUP_MAX

@@ -6,7 +6,8 @@ a crash can be set to happen instead of the n-th one. From then on nothing succe
 what the drive might hold afterwards: each unsynced sector old, new or torn, by seed. The index is a real LMDB
 environment whose commits are events.
 
-Faults are injected one by one and in order: errors, short transfers, failing syncs and commits, flipped bits.
+Faults are injected one by one and in order: errors, short transfers, failing syncs and commits, flipped bits. Gates
+hold an event until the test lets it pass, so that what two threads do falls in a chosen order.
 """
 
 import errno
@@ -31,6 +32,31 @@ class SimulatedCrash(OSError):
         super().__init__(errno.EIO, "simulated crash")
 
 
+GATE_TIMEOUT_S = 20.0
+
+
+class Gate:
+    """Holds the next event of one kind (see `FakeDisk.gate`)."""
+
+    def __init__(self) -> None:
+        self._reached = threading.Event()
+        self._opened = threading.Event()
+
+    def wait(self) -> bool:
+        """Blocks until an event is held or the power is gone; false when neither came in time."""
+        return self._reached.wait(GATE_TIMEOUT_S)
+
+    def open(self) -> None:
+        """Lets it pass."""
+        self._reached.set()
+        self._opened.set()
+
+    def hold(self) -> None:
+        """The event, on its thread."""
+        self._reached.set()
+        assert self._opened.wait(GATE_TIMEOUT_S), "the test left a gate closed"
+
+
 class FakeDisk:
     """State shared by the fake's files and engine; see the module. Safe to use from the commit thread."""
 
@@ -39,12 +65,15 @@ class FakeDisk:
         self.events: list[str] = []
         self.crash_at: int | None = None
         """Number of the event that will not happen."""
+        self.crash_event = ""
+        """If set, `crash_at` counts only events of this name."""
         self.crashed = False
         self.free_bytes: int | None = None
         """What `grow` may still take; None: what the real file system has."""
         self.faults: dict[str, deque[int]] = defaultdict(deque)
         """By operation (read, write, sync, commit): results in place of real ones. Negative: an errno. Positive: a
         short transfer of so many bytes."""
+        self._gates: dict[str, Gate] = {}
         self._lock = threading.Lock()
         self._paths: dict[int, Path] = {}
         self._before: dict[Path, dict[int, bytes]] = defaultdict(dict)
@@ -61,16 +90,30 @@ class FakeDisk:
 
     def event(self, name: str) -> None:
         """Something durable is about to happen; raises instead when the crash is due."""
+        gate = self._gates.pop(name.partition(" ")[0], None)
+        if gate is not None:
+            gate.hold()
         with self._lock:
-            if self.crashed or len(self.events) == self.crash_at:
-                self.crashed = True
+            counted = self.crash_event in ("", name)
+            so_far = self.events.count(name) if self.crash_event else len(self.events)
+            if self.crashed or (counted and so_far == self.crash_at):
+                self._lose_power()
                 raise SimulatedCrash
             self.events.append(name)
+
+    def gate(self, kind: str) -> Gate:
+        """Holds the next event of `kind`, before it happens, until the gate is opened."""
+        return self._gates.setdefault(kind, Gate())
 
     def crash(self) -> None:
         """Now."""
         with self._lock:
-            self.crashed = True
+            self._lose_power()
+
+    def _lose_power(self) -> None:
+        self.crashed = True
+        for gate in self._gates.values():
+            gate.open()
 
     def opened(self, fd: int, path: Path, *, new: bool) -> None:
         with self._lock:
