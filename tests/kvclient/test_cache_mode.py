@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -264,3 +265,51 @@ async def test_the_mode_is_the_namespaces(connect: Any) -> None:
         await connect(SINGLE, "ns")
     with pytest.raises(UserError, match="mode is 'raid'; allowed: replicated, cache"):
         await connect(SINGLE, "other", mode="raid")
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_whatever_dies_and_comes_back_no_byte_is_wrong_and_puts_go_on(
+    open_client: Any, cluster: FakeCluster, until: Any, seed: int
+) -> None:
+    """Two clients with blocks of one to four chunks; all drives but one die under their calls."""
+    random = Random(seed)
+    clients = [await open_client(STRIPED), await open_client(STRIPED)]
+    keys = [b"key-%d" % number for number in range(60)]
+    values = {key: key * random.choice([1, 400, 900, 2000]) for key in keys}
+    down: set[int] = set()
+
+    async def work(client: KVCacheClient) -> None:
+        chosen = random.sample(keys, 20)
+        for result in await client.put(chosen, [values[key] for key in chosen], timeout_s=BUDGET_S):
+            assert result.status in (OK, Status.EXISTS)
+        buffers = [bytearray(16384) for _ in keys]
+        results = await client.get(keys, buffers, timeout_s=BUDGET_S)
+        for key, buffer, result in zip(keys, buffers, results, strict=True):
+            assert result.status in (OK, MISS)
+            assert result.status is MISS or bytes(buffer[: result.length]) == values[key]
+        statuses = await client.remove(random.sample(keys, 2), timeout_s=BUDGET_S)
+        assert set(statuses) <= {OK, MISS, Status.UNAVAILABLE}
+
+    async def disturb() -> None:
+        number = random.randrange(1, 4)
+        if number in down:
+            await cluster.workers[number].start()
+            cluster.new_map()
+            down.discard(number)
+        else:
+            down.add(number)
+            await cluster.workers[number].stop()
+
+    for _ in range(12):
+        await asyncio.gather(*(work(client) for client in clients), disturb())
+    for number in down:
+        await cluster.workers[number].start()
+    cluster.new_map()
+    for client in clients:
+        await client._routing.refresh()
+        await until(lambda: all(state.channel for state in client._keyspace.workers.by_drive.values()))  # noqa: B023
+    for result in await clients[0].put(keys, list(values.values())):
+        assert result.status in (OK, Status.EXISTS)
+    for client in clients:
+        buffers = [bytearray(16384) for _ in keys]
+        assert {result.status for result in await client.get(keys, buffers)} == {OK}
