@@ -199,6 +199,7 @@ class Scrubber:
         number = 1 if last is None else last.number + 1
         self._figures = ScrubPass(number, int(self._now_s() * 1000))
         self._kept = Kept(self._figures, last)
+        self.save()
 
     async def _pass(self) -> None:
         """Goes on with the pass under way, to its end."""

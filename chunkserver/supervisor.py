@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -104,7 +105,9 @@ class Supervisor:
 
     def _tell_of_end(self, worker: WorkerState, code: int, reason: str, delay_s: float) -> None:
         directory = worker.drive.directory
-        if code != EXIT_NOT_NOW:
+        if code == -signal.SIGBUS:
+            reason = "its worker was killed by SIGBUS: the drive's index cannot be read; check the drive"
+        elif code != EXIT_NOT_NOW:
             log.warning("a worker died; starting it again", drive=directory, exit_code=code, delay_s=delay_s)
             return
         if reason == worker.trouble:

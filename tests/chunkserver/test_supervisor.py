@@ -145,6 +145,30 @@ async def test_restarts_back_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert supervisor.workers[0].restarts == 9
 
 
+async def test_a_worker_that_cannot_read_its_index_is_reported_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LMDB maps its file: a page that the drive cannot read ends the process by SIGBUS."""
+    ends = 0
+
+    async def dies(self: Supervisor, worker: WorkerState, stop: asyncio.Event) -> tuple[int, str]:
+        nonlocal ends
+        ends += 1
+        if ends == 4:
+            stop.set()
+        return -signal.SIGBUS, ""
+
+    monkeypatch.setattr(Supervisor, "_run_once", dies)
+    monkeypatch.setattr("esker.chunkserver.supervisor.BACKOFF_MIN_S", 0.001)
+    told: list[str] = []
+    supervisor = Supervisor(config_of("127.0.0.1:1", drive_at(tmp_path)), lambda worker: told.append(worker.trouble))
+    assert await supervisor.run(asyncio.Event()) is True
+    (trouble,) = told
+    assert "SIGBUS" in trouble
+    assert "check the drive" in trouble
+    assert supervisor.workers[0].restarts == 3
+
+
 async def test_a_users_mistake_is_reported_and_not_tried_again(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     async with (
