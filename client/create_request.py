@@ -53,7 +53,7 @@ class CreateRequest(BatchRequest):
         if self.abandoned:
             return
         self.moved = True
-        if self.state.breaker.trips:
+        if self.state.doubted:
             self.state.heard()
         try:
             for row in CREATE_RESULT.iter_unpack(decode_body(CreateReply, body).results):

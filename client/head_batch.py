@@ -14,15 +14,15 @@ from typing import TypeVar
 
 from esker.client.batch import Batch, BatchRequest, Row
 from esker.client.chains import ChainRoutes
+from esker.client.request import LOOKS
 from esker.client.workers import Workers, WorkerState
 from esker.wire.status import Status
 
-FAILOVER_S = 3.5
-"""A worker's death is noticed within two seconds, and its chains have changed soon after."""
+FAILOVER_S = 7.0
+"""Longer than it takes until the chains of a worker that died have changed: two seconds to notice it, up to two more
+where it may still hold a lease, and up to 2.6 more where the manager died with it."""
 ATTEMPT_S = 1.0
 """A head that said nothing for so long may be dead: a newer cluster map is asked for."""
-SILENCE_INTERVAL_S = 0.05
-"""How often a head that may be silent is looked at, where another chain can stand in."""
 
 Q = TypeVar("Q", bound=BatchRequest)
 
@@ -42,8 +42,8 @@ class HeadBatch(Batch[Q]):
 
     def begin(self, timeout_s: float) -> None:
         """See `Batch`."""
-        attempt_s = min(ATTEMPT_S if self._routes.waits else ATTEMPT_S / 2, timeout_s / 3)
-        self.later(attempt_s, self._attempt_over, attempt_s)
+        look_s = min(ATTEMPT_S if self._routes.waits else ATTEMPT_S / 2, timeout_s / 3) / LOOKS
+        self.later(look_s, self._look, look_s)
         self.dispatch(range(len(self.rows)))
 
     def by_head(self, extents: Sequence[int]) -> list[tuple[int, WorkerState]]:
@@ -91,30 +91,19 @@ class HeadBatch(Batch[Q]):
         give_up_at = self._give_up_at.setdefault(extent, min(now + FAILOVER_S, self.deadline))
         return now + self.pause_s < give_up_at
 
-    def _attempt_over(self, attempt_s: float) -> None:
+    def _look(self, look_s: float) -> None:
         """Gives up on silent requests whose chunks have another head by now."""
         routes = self._routes.now()
         for request in list(self.requests):
-            if request.moved:
-                request.moved = False
+            if not request.stands_still():
                 continue
-            request.state.mark_suspect()
+            request.state.mark_suspect(may_wait_for_others=True)
             self._workers.lost()
             serving = [routes.serving[self._chains[extent]] for extent in request.extents]
-            if all(not states or states[0] is not request.state for states in serving):
+            moved = all(not states or states[0] is not request.state for states in serving)
+            if moved or (request.state.silent and not self._routes.waits):
                 self._give_up(request)
-            elif not self._routes.waits:
-                self._give_up_once_silent(request)
-        self.later(attempt_s, self._attempt_over, attempt_s)
-
-    def _give_up_once_silent(self, request: Q) -> None:
-        """Looks until the head gives a sign of life, or is found to give none."""
-        if request not in self.requests or not request.state.suspect:
-            return
-        if request.state.silent:
-            self._give_up(request)
-        else:
-            self.later(SILENCE_INTERVAL_S, self._give_up_once_silent, request)
+        self.later(look_s, self._look, look_s)
 
     def _give_up(self, request: Q) -> None:
         self.requests.discard(request)

@@ -66,7 +66,7 @@ class ReadRequest(BatchRequest):
         if self.abandoned:
             return None
         self.moved = True
-        if self.state.breaker.trips:
+        if self.state.doubted:
             self.state.heard()
         try:
             self._take(decode_body(ReadReply, body), payload_bytes)

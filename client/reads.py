@@ -14,6 +14,7 @@ from esker.client.buffers import BufferPool, Slot
 from esker.client.chains import ChainRoutes
 from esker.client.late import may_go_direct
 from esker.client.read_request import ReadRequest
+from esker.client.request import LOOKS
 from esker.client.staging import Staging
 from esker.client.workers import WorkerState
 from esker.wire.ids import NO_PUT_ID
@@ -67,12 +68,12 @@ class ReadBatch(Batch[ReadRequest]):
         self._chains = chains
         self._slots = slots
         self._offsets = offsets
-        self._attempt_s = ATTEMPT_S
+        self._look_s = ATTEMPT_S / LOOKS
 
     def begin(self, timeout_s: float) -> None:
         """See `Batch`."""
-        self._attempt_s = min(ATTEMPT_S, timeout_s / 3)
-        self.later(self._attempt_s, self._attempt_over)
+        self._look_s = min(ATTEMPT_S, timeout_s / 3) / LOOKS
+        self.later(self._look_s, self._look)
         self.dispatch(range(len(self.rows)))
 
     def dispatch(self, extents: Sequence[int]) -> None:
@@ -183,15 +184,14 @@ class ReadBatch(Batch[ReadRequest]):
         """See `Batch`."""
         return failure_row(Status.TIMEOUT)
 
-    def _attempt_over(self) -> None:
-        """Gives up on requests that did not move, in two steps where the worker writes into the caller's slots itself.
+    def _look(self) -> None:
+        """Gives up on requests that do not move, in two steps where the worker writes into the caller's slots itself.
 
         It is told to stop, and another replica is asked once it has. If it does not even say that, the buffers stay
         its own, so the answer for these chunks is TIMEOUT.
         """
         for request in list(self.requests):
-            if request.moved:
-                request.moved = False
+            if not request.stands_still():
                 continue
             request.state.mark_suspect()
             ours = request.direct and not request.staged
@@ -204,7 +204,7 @@ class ReadBatch(Batch[ReadRequest]):
                     self.settle(extent, failure_row(Status.TIMEOUT))
                 else:
                     self.failed(extent, request.state, Status.TIMEOUT)
-        self.later(self._attempt_s, self._attempt_over)
+        self.later(self._look_s, self._look)
 
 
 def failure_row(status: int) -> Row:

@@ -16,11 +16,25 @@ from esker.wire.errors import ConnectionFailed, EskerError, RequestFailed
 from esker.wire.messages import Cancel, Message, Method
 from esker.wire.status import Status
 
+LOOKS = 4
+"""How often a batch looks after its requests in the time that it grants a worker to say something."""
+
 
 class WorkerRequest:
     """Base of batch requests: `on_reply` and `finish` are the subclass's."""
 
-    __slots__ = ("_channel", "_late", "_request_id", "abandoned", "cancelled", "direct", "ended", "moved", "state")
+    __slots__ = (
+        "_channel",
+        "_late",
+        "_request_id",
+        "_still",
+        "abandoned",
+        "cancelled",
+        "direct",
+        "ended",
+        "moved",
+        "state",
+    )
 
     def __init__(self, state: WorkerState, *, direct: bool) -> None:
         channel = state.channel
@@ -32,6 +46,7 @@ class WorkerRequest:
         self._late = LateSlots()
         self.moved = True
         """Something happened since the batch last looked."""
+        self._still = 0
         self.cancelled = False
         self.abandoned = False
         self.ended = False
@@ -40,10 +55,20 @@ class WorkerRequest:
         """Hands the request to the connection."""
         self._request_id = self._channel.bulk.start(method, body, self, payload=payload)
 
+    def stands_still(self) -> bool:
+        """Whether nothing happened for `LOOKS` looks; to be asked at regular times, each of which is a look."""
+        if self.moved:
+            self.moved = False
+            self._still = 0
+            return False
+        self._still += 1
+        return self._still >= LOOKS
+
     def cancel(self) -> None:
         """Tells the worker that the answer is no longer wanted; it will still end the request."""
         if not self.cancelled and not self.ended:
             self.cancelled = True
+            self._still = 0
             self._channel.bulk.start(Method.CANCEL, Cancel(self._request_id), _Ignored())
 
     def abandon(self, slots: Iterable[Slot]) -> None:

@@ -76,12 +76,13 @@ class WorkerState:
         """Whether another create may be sent now."""
         return self.creating_bytes < CREATING_BYTES_MAX
 
-    def mark_suspect(self) -> None:
-        """An attempt timed out."""
+    def mark_suspect(self, *, may_wait_for_others: bool = False) -> None:
+        """An attempt timed out; of a write, which waits for other replicas too, a sign of life excuses it each time."""
         if not self.suspect:
             loop = asyncio.get_running_loop()
             self.suspect = True
-            self.breaker.trip(loop.time())
+            if not may_wait_for_others:
+                self.breaker.trip(loop.time())
             self._owner.changed()
             self._owner.lost()
             if self._probe is None or self._probe.done():
@@ -109,6 +110,11 @@ class WorkerState:
                 await asyncio.sleep(min(rests_s, PROBE_MAX_S))
             else:
                 self._trust()
+
+    @property
+    def doubted(self) -> bool:
+        """Whether an answer would change what is thought of it."""
+        return self.suspect or self.breaker.trips > 0
 
     def map_is_old(self) -> None:
         """It says that it does not serve what it was asked for."""

@@ -50,7 +50,7 @@ class ChangeRequest(BatchRequest):
         if self.abandoned:
             return
         self.moved = True
-        if self.state.breaker.trips:
+        if self.state.doubted:
             self.state.heard()
         try:
             for row in WRITE_RESULT.iter_unpack(decode_body(WriteReply, body).results):

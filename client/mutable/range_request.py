@@ -65,7 +65,7 @@ class RangeRequest(BatchRequest):
         if self.abandoned:
             return None
         self.moved = True
-        if self.state.breaker.trips:
+        if self.state.doubted:
             self.state.heard()
         try:
             self._take(decode_body(ReadRangeReply, body), payload_bytes)

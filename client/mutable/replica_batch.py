@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from esker.client.batch import Batch, BatchRequest, Row
 from esker.client.chains import ChainRoutes
+from esker.client.request import LOOKS
 from esker.client.workers import Workers, WorkerState
 from esker.wire.status import Status
 
@@ -37,7 +38,7 @@ class ReplicaBatch(Batch[Q]):
         self._chains = chains
         self._tried: dict[int, dict[WorkerState, int]] = {}
         self._last: dict[int, int] = {}
-        self._attempt_s = ATTEMPT_S
+        self._look_s = ATTEMPT_S / LOOKS
 
     async def run(self, timeout_s: float) -> list[Row]:
         """See `Batch`. What has no answer ends as the last attempt at it did; TIMEOUT where nobody said anything."""
@@ -49,8 +50,8 @@ class ReplicaBatch(Batch[Q]):
 
     def begin(self, timeout_s: float) -> None:
         """See `Batch`."""
-        self._attempt_s = min(ATTEMPT_S, timeout_s / 3)
-        self.later(self._attempt_s, self._attempt_over)
+        self._look_s = min(ATTEMPT_S, timeout_s / 3) / LOOKS
+        self.later(self._look_s, self._look)
         self.dispatch(range(len(self.rows)))
 
     def dispatch(self, extents: Sequence[int]) -> None:
@@ -122,15 +123,14 @@ class ReplicaBatch(Batch[Q]):
         self._workers.lost()
         self.again_after_pause(extent)
 
-    def _attempt_over(self) -> None:
-        """Gives up on requests that did not move; their chunks are asked elsewhere."""
+    def _look(self) -> None:
+        """Gives up on requests that do not move; their chunks are asked elsewhere."""
         for request in list(self.requests):
-            if request.moved:
-                request.moved = False
+            if not request.stands_still():
                 continue
             request.state.mark_suspect()
             self._workers.lost()
             self.requests.discard(request)
             for extent in request.give_up():
                 self.failed(extent, request.state, Status.TIMEOUT)
-        self.later(self._attempt_s, self._attempt_over)
+        self.later(self._look_s, self._look)

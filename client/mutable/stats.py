@@ -30,7 +30,7 @@ class _StatRequest(BatchRequest):
     def on_reply(self, body: bytes | bytearray, payload_bytes: int) -> None:
         """See `ReplyHandler`."""
         self.moved = True
-        if self.state.breaker.trips:
+        if self.state.doubted:
             self.state.heard()
         try:
             for row in CHUNK_STAT_RESULT.iter_unpack(decode_body(ChunkStatReply, body).results):

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from esker.client import head_batch
 from esker.kvclient import BufferPool, Geometry, KVCacheClient, Status, UserError
 from esker.wire.errors import ConnectionFailed, RequestFailed
 from esker.wire.messages import Method
@@ -341,7 +342,10 @@ async def test_the_data_path_needs_no_metadata_server(connect: Any, cluster: Any
     assert status_of(await client.get(KEYS, client.pool.acquire(12))) == [Status.OK] * 12
 
 
-async def test_a_worker_down_costs_puts_but_no_hits(connect: Any, cluster: Any, until: Any) -> None:
+async def test_a_worker_down_costs_puts_but_no_hits(
+    connect: Any, cluster: Any, until: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(head_batch, "FAILOVER_S", 0.2)
     client = await connect(GEOMETRY, transport="tcp")
     await client.put(KEYS, [b"v"] * 12)
     await cluster.workers[0].stop()
