@@ -26,6 +26,7 @@ class Upkeep:
         counters: Counters,
         scrub_bytes_per_s: int,
     ) -> None:
+        self._store = store
         self._runner = runner
         self.repairs = RepairService(runner, replicas, counters, store.drive_id)
         self.scrubber = Scrubber(
@@ -47,8 +48,12 @@ class Upkeep:
 
     def counters(self) -> dict[str, int]:
         """Figures of this moment."""
-        now = {"damaged_chunks": len(self._runner.damaged), "suspects_waiting": self.repairs.waiting}
-        return {**self.scrubber.counters(), **now}
+        return {
+            **self.scrubber.counters(),
+            "damaged_chunks": len(self._runner.damaged),
+            "suspects_waiting": self.repairs.waiting,
+            "drive_failed": int(self._store.failed is not None),
+        }
 
     async def aclose(self) -> None:
         """Ends everything; a pass under way goes on from here at the next start."""

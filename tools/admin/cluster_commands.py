@@ -35,6 +35,8 @@ async def run_status(cluster: str, *, as_json: bool) -> ExitCode:
         "used_bytes": sum(worker.used_bytes for worker in status.workers),
         "capacity_bytes": sum(worker.capacity_bytes for worker in routing.workers),
         "blocks": status.blocks,
+        "chunks_repaired": figures.total("repair_repaired"),
+        "troubles": [{"drive_id": each.worker.drive_id, "trouble": why} for each, why in figures.troubles()],
         "note": status.note,
         "exit_code": int(code),
     }
@@ -54,6 +56,8 @@ async def run_status(cluster: str, *, as_json: bool) -> ExitCode:
             ("blocks", shown["blocks"]),
         ],
     )
+    for worker, why in figures.troubles():
+        print_line(f"drive {worker.worker.drive_id} of {worker.worker.node_id}: {why}")
     if status.note:
         print_line(f"note: {status.note}")
     return code

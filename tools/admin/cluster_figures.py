@@ -15,6 +15,8 @@ from esker.wire.messages import ClusterStatus, ClusterStatusReply, Empty, Method
 from esker.wire.types import Chain, Replica, TargetState
 
 COUNTERS_TIMEOUT_S = 2.0
+READ_ERRORS_MANY = 10
+"""A drive on which more reads failed is reported."""
 SILENT_S = WORKER_LEASE_S + WORKER_LEASE_MARGIN_S
 
 
@@ -51,10 +53,28 @@ class ClusterFigures:
         """The counter's sum over the workers that answered."""
         return sum(counters.get(name, 0) for counters in self.counters.values())
 
+    def troubles(self) -> list[tuple[WorkerStatus, str]]:
+        """Drives that somebody should look after, and why, as far as their workers told."""
+        found = []
+        for worker in self.status.workers:
+            counters = self.counters.get(worker.worker.drive_id, {})
+            if counters.get("drive_failed"):
+                found.append(
+                    (worker, "takes no more writes; its log says why; replace the drive, or restart its worker")
+                )
+            if counters.get("read_errors", 0) >= READ_ERRORS_MANY:
+                found.append(
+                    (worker, f"{counters['read_errors']} reads failed since its worker started; check the drive")
+                )
+            if counters.get("damaged_chunks"):
+                found.append((worker, f"{counters['damaged_chunks']} chunks are damaged and not repaired"))
+        return found
+
     def healthy(self) -> bool:
         """Whether nothing needs anybody's attention."""
         whole = all(chain_state(chain) is ChainState.WHOLE for chain in self.chains)
-        return bool(self.status.manager) and whole and all(self.up(worker) for worker in self.status.workers)
+        up = all(self.up(worker) for worker in self.status.workers)
+        return bool(self.status.manager) and whole and up and not self.troubles()
 
 
 async def look(cluster: str, *, counters: bool = False) -> ClusterFigures:

@@ -71,6 +71,22 @@ def test_what_needs_attention() -> None:
     assert not figures(state=L).healthy()
 
 
+@pytest.mark.parametrize(
+    ("counters", "trouble"),
+    [
+        ({"read_errors": 9, "damaged_chunks": 0, "drive_failed": 0}, ""),
+        ({"read_errors": 10}, "10 reads failed since its worker started; check the drive"),
+        ({"damaged_chunks": 2}, "2 chunks are damaged and not repaired"),
+        ({"drive_failed": 1}, "takes no more writes"),
+    ],
+)
+def test_drives_in_trouble(counters: dict[str, int], trouble: str) -> None:
+    seen = ClusterFigures(figures().status, {worker(0).drive_id: counters})
+    found = [why for _, why in seen.troubles()]
+    assert [why[: len(trouble)] for why in found] == [trouble] * bool(trouble)
+    assert seen.healthy() is not bool(trouble)
+
+
 async def test_a_cluster_is_looked_at(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     async with DevCluster(tmp_path, drives=3, replicas=2, capacity_bytes=64 * MIB, port=0) as cluster:
 
