@@ -22,6 +22,7 @@ class FakeNamespaces:
         """How many times one was."""
         self._tables = [_table(TABLE_VERSION, chains)]
         self._namespaces: dict[str, Namespace] = {}
+        self._last_id = 0
 
     @property
     def tables(self) -> tuple[ChainTable, ...]:
@@ -40,6 +41,10 @@ class FakeNamespaces:
                 layout_epoch=namespace.layout_epoch + 1,
             )
 
+    def forget(self, name: str) -> None:
+        """The namespace is removed; one of that name may be made again."""
+        del self._namespaces[name]
+
     async def open(self, message: NamespaceOpen) -> NamespaceReply:
         """Handles NAMESPACE_OPEN."""
         if self.not_ready:
@@ -49,7 +54,9 @@ class FakeNamespaces:
         geometry = message.geometry.resolved()
         found = self._namespaces.get(message.name)
         if found is None:
-            number = len(self._namespaces) + 1
+            if not message.create:
+                raise RequestFailed(Status.NOT_FOUND, f"there is no namespace {message.name!r}")
+            number = self._last_id = self._last_id + 1
             version = self._tables[-1].version
             found = Namespace(number, message.name, geometry, SALT, TABLE_ID, version, mode=message.mode)
             self._namespaces[message.name] = found

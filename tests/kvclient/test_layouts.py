@@ -5,12 +5,15 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from esker.client import lookups, routing
 from esker.client.fake import FakeCluster
-from esker.kvclient import Geometry, KVCacheClient, Status, search
+from esker.kvclient import Geometry, KVCacheClient, Status, follow, search
+from esker.kvclient import client as opening
 from esker.wire.messages import Method
+from esker.wire.types import Routing
 
 SINGLE = Geometry(block_bytes_max=100)
 STRIPED = Geometry(block_bytes_max=16384, stripe_unit_bytes=4096)
@@ -168,3 +171,65 @@ async def test_calls_under_way_end_as_they_began(connect: Any, cluster: FakeClus
         worker.go_on()
     assert {result.status for result in await putting} == {Status.OK}
     await check(client, OLD)
+
+
+async def test_what_a_client_puts_by_an_older_layout_is_found_by_the_newest(
+    connect: Any, cluster: FakeCluster, until: Any
+) -> None:
+    """And until it has learned of that, what others put there may be a miss for it, but no more."""
+    late, early = await connect(SINGLE), await connect(SINGLE)
+    await expand(cluster, early, until)
+    await put(late, OLD)
+    await check(early, OLD)
+    await put(early, NEW)
+    results = await late.get(NEW, [bytearray(100) for _ in NEW])
+    assert {result.status for result in results} == {Status.OK, Status.NOT_FOUND}
+    await late._routing.refresh()
+    await until(lambda: late._keyspace.namespace.layout_epoch == 2)
+    await check(late, [*OLD, *NEW])
+
+
+async def test_a_metadata_server_that_does_not_answer_is_asked_again(
+    connect: Any, cluster: FakeCluster, until: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow, "ASK_INTERVAL_S", 0.01)
+    client = await connect(SINGLE)
+    cluster.namespaces.not_ready = 3
+    await expand(cluster, client, until)
+    assert cluster.namespaces.not_ready == 0
+    await put(client, NEW)
+    assert chains_used(cluster) == {1, 2, 3, 4, 5, 6}
+
+
+@pytest.mark.parametrize("again", [False, True])
+async def test_a_namespace_that_is_gone_keeps_its_layout(
+    connect: Any, cluster: FakeCluster, until: Any, again: bool
+) -> None:
+    client = await connect(SINGLE)
+    await put(client, OLD)
+    cluster.namespaces.forget("ns")
+    if again:
+        await connect(STRIPED, "another")
+        await connect(SINGLE)
+    cluster.namespaces.expand(6)
+    cluster.new_map()
+    await client._routing.refresh()
+    await until(lambda: client._follower._task is not None and client._follower._task.done())
+    assert client._keyspace.namespace.layout_epoch == 1
+    await check(client, OLD)
+
+
+async def test_a_metadata_server_that_does_not_know_the_tables_yet_is_waited_for(
+    connect: Any, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was another one that opened the namespace, and made the chains for it."""
+    monkeypatch.setattr(opening, "NOT_YET_DELAY_S", 0.01)
+    routing = cluster.routing
+    lag = [2]
+
+    def lagging() -> Routing:
+        lag[0] -= 1
+        return routing() if lag[0] < 0 else msgspec.structs.replace(routing(), tables=())
+
+    monkeypatch.setattr(cluster, "routing", lagging)
+    await put(await connect(SINGLE), OLD)
