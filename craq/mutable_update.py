@@ -85,7 +85,8 @@ class UpdateOperation(LockedOperation):
         if self._place.state is TargetState.SYNCING:
             if not named.full:
                 return self._finish(Status.BAD_REQUEST)
-            if looked.pending is None and (committed == image or (committed is None and image.absent)):
+            same = committed == image or (committed is None and image.absent)
+            if looked.pending is None and same and self._noted(looked):
                 return self._finish(Status.OK, image.version, image.length_bytes)
         else:
             if self._discarded == image.version:
@@ -97,6 +98,11 @@ class UpdateOperation(LockedOperation):
         if image.absent:
             return self._persist()
         return self._reserve(image.length_bytes, use_reserve=True)
+
+    def _noted(self, looked: Looked) -> bool:
+        """Whether the table of channels here, which began empty with the resync, has this write."""
+        origin, entry = self.event.origin, looked.channel
+        return origin is None or (entry is not None and entry.sequence >= origin.sequence)
 
     def _damaged(self, looked: Looked) -> list[MutableEffect]:
         named = self.event.named

@@ -78,11 +78,21 @@ class MutableNode(Node):
 
     # The drive
 
-    def _transaction(self, what: str, apply: Callable[[], None], report: Callable[[], Any]) -> None:
+    def _transaction(
+        self,
+        what: str,
+        apply: Callable[[], None],
+        report: Callable[[], Any],
+        fails: Callable[[], Any] = lambda: None,
+    ) -> None:
+        """`fails` makes the report of a failure, if there is one."""
         self._transactions.append(apply)
 
         def done() -> Any:
             self._transactions.remove(apply)
+            failure = fails()
+            if failure is not None:
+                return failure
             apply()
             return report()
 
@@ -125,21 +135,20 @@ class MutableNode(Node):
         if effect.expected not in (None, slot.image):
             self.later(f"reads for {op}", lambda: craq.Persisted(op, Status.CHECKSUM))
             return
-        fate = self._random.random()
-        if self.full and fate < 0.2:
-            self.later(f"writes for {op}", lambda: craq.Persisted(op, Status.NO_SPACE))
-            return
-        if self._world.faults and fate > 0.995:
-            self.later(f"writes for {op}", lambda: craq.Persisted(op, Status.IO_ERROR))
-            return
-
         def apply() -> None:
             self.mutable.persist(
                 event.chunk, slot, effect.previous, event.origin, commit=effect.commit, replace=effect.replace
             )
             self._persisted(event, slot.image, event.origin, commit=effect.commit)
 
-        self._transaction(f"an image for {op}", apply, lambda: craq.Persisted(op, Status.OK, slot.image))
+        def fails() -> craq.Persisted | None:
+            if self.full and self._random.random() < 0.2:
+                return craq.Persisted(op, Status.NO_SPACE)
+            if self._world.faults and self._random.random() < 0.005:
+                return craq.Persisted(op, Status.IO_ERROR)
+            return None
+
+        self._transaction(f"an image for {op}", apply, lambda: craq.Persisted(op, Status.OK, slot.image), fails)
 
     def _persisted(self, event: craq.Update, image: craq.Image, origin: craq.Origin | None, *, commit: bool) -> None:
         machine = self.machine

@@ -222,7 +222,7 @@ class _OneSidedResync(Resync):
             self._again("the other's records", self._read_theirs)
             return
         self._left |= {chunk for chunk in self._own if self._own[chunk] != self._target.store.get(chunk)}
-        for chunk in list(self._left):
+        for chunk in sorted(self._left):
             self._sync(chunk)
         self._look()
 

@@ -60,7 +60,7 @@ class Resync:
             return
         theirs = self._target.store
         self._left |= {chunk for chunk in self._own | theirs if self._own.get(chunk) != theirs.get(chunk)}
-        for chunk in list(self._left):
+        for chunk in sorted(self._left):
             self._sync(chunk)
         self._look()
 
