@@ -59,6 +59,7 @@ class MutableOperation:
         "deadline",
         "ended",
         "event",
+        "looked",
         "object_id",
         "op",
         "payload_bytes",
@@ -77,6 +78,8 @@ class MutableOperation:
         _, _, self.object_id, self.chunk_index = split_record_key(record_key)
         self.op = 0
         self.event: craq.MutableArrival
+        self.looked: Chunk | None = None
+        """What was stored here when it was last looked up."""
         self.deadline = 0.0
         """Loop time."""
         self.timer: asyncio.TimerHandle | None = None

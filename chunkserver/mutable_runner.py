@@ -170,7 +170,7 @@ class MutableRunner:
 
     def _lookup(self, replica: ChainReplica, effect: craq.LookupMutable) -> AnyEvent:
         operation = self._operations[effect.op]
-        chunk = self._images.chunk(operation.record_key)
+        chunk = operation.looked = self._images.chunk(operation.record_key)
         damaged = chunk.damaged
         entry = None
         event = operation.event
@@ -281,10 +281,10 @@ class MutableRunner:
         operation = self._operations[effect.op]
         record = None
         if effect.image is not None:
-            chunk = self._images.chunk(operation.record_key)
-            record = chunk.pending if effect.pending else chunk.committed
-            assert record is not None, "it was looked up in this stretch"
-            assert record.version == effect.image.version
+            # As it was looked up in this stretch: a commit may have moved it since, but its slot is still what it was.
+            assert operation.looked is not None
+            record = stored_image(operation.looked, effect.image.version)
+            assert record is not None
         assert operation.serve is not None, "only reads are served"
         operation.serve(effect, record)
 
