@@ -10,12 +10,13 @@ a while, however often it is reported.
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from enum import Enum, auto
 from functools import partial
 from typing import Protocol
 
 from esker.chunkserver.engine.record import record_key
+from esker.chunkserver.mutable_resync import is_mutable
 from esker.chunkserver.operations import SyncEnded
 from esker.craq.replica import ChainReplica
 from esker.runtime.counters import Counters
@@ -76,11 +77,20 @@ class Runner(Protocol):
 class RepairService:
     """All repairs of one drive. `replicas` is the drive's, by chain id."""
 
-    def __init__(self, runner: Runner, replicas: Mapping[int, ChainReplica], counters: Counters, drive_id: str) -> None:
+    def __init__(
+        self,
+        runner: Runner,
+        replicas: Mapping[int, ChainReplica],
+        counters: Counters,
+        drive_id: str,
+        mend_image: Callable[[bytes], Awaitable[Mended]],
+    ) -> None:
+        """`mend_image` is for mutable chunks, whose repair goes its own way."""
         self._runner = runner
         self._replicas = replicas
         self._counters = counters
         self._drive_id = drive_id
+        self._mend_image = mend_image
         self._loop = asyncio.get_running_loop()
         self._queue: deque[bytes] = deque()
         self._known: dict[bytes, int] = {}
@@ -117,6 +127,10 @@ class RepairService:
 
     async def mend(self, key: bytes) -> Mended:
         """Looks at the chunk now, and mends it where it must and can be."""
+        if is_mutable(key):
+            outcome = await self._mend_image(key)
+            self._note(key, outcome, "no other replica gave its copy")
+            return outcome
         replica = self._replicas.get(split_record_key(key)[0])
         if replica is None:
             return Mended.GONE
@@ -124,7 +138,14 @@ class RepairService:
         self._runner.repair(replica, key, REPAIR_TIMEOUT_S, partial(_settle, ended))
         status = await ended
         outcome = OUTCOMES.get(status, Mended.WAITING)
-        self._note(key, outcome, status)
+        self._note(key, outcome, status.name)
+        return outcome
+
+    async def mend_or_queue(self, key: bytes) -> Mended:
+        """`mend`; what has to wait is tried again later."""
+        outcome = await self.mend(key)
+        if outcome is Mended.WAITING:
+            self.suspect(key)
         return outcome
 
     async def aclose(self) -> None:
@@ -136,7 +157,7 @@ class RepairService:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _note(self, key: bytes, outcome: Mended, status: Status) -> None:
+    def _note(self, key: bytes, outcome: Mended, reason: str) -> None:
         self._counters.add(f"repair_{outcome.name.lower()}")
         about = {"drive": self._drive_id, "record_key": key.hex()}
         if outcome is Mended.REPAIRED:
@@ -146,7 +167,7 @@ class RepairService:
         elif outcome is Mended.LOST and key not in self._peace:
             log.error("a chunk is damaged, and no replica of its chain has it whole", **about)
         elif outcome is Mended.WAITING:
-            log.info("a chunk cannot be repaired at present", reason=status.name, **about)
+            log.info("a chunk cannot be repaired at present", reason=reason, **about)
         if outcome in (Mended.WHOLE, Mended.LOST):
             self._peace.pop(key, None)
             self._peace[key] = self._loop.time() + PEACE_S

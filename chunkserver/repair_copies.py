@@ -17,7 +17,7 @@ from esker.chunkserver.forward import Link
 from esker.chunkserver.operations import Operation
 from esker.chunkserver.pool import Region, WorkerPool
 from esker.chunkserver.scan import digest
-from esker.chunkserver.verify import Verdict, Verifier
+from esker.chunkserver.verify import BlockSource, Verdict, Verifier
 from esker.craq import messages as craq
 from esker.craq.replica import ChainReplica
 from esker.runtime.logging import get_logger
@@ -58,7 +58,7 @@ class RepairCopies:
         self._pool = pool
         self._runner = runner
         self._link = link
-        self._verifier = Verifier(store, engine)
+        self._verifier = Verifier(BlockSource(store), engine.submit)
         self._tasks: set[asyncio.Task[None]] = set()
 
     def verify(self, operation: Operation, effect: craq.Verify) -> None:

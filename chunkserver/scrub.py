@@ -73,11 +73,8 @@ class Blocks:
         return await self._verifier.look(key, pause)
 
     async def mend(self, key: bytes) -> Mended:
-        """See `Kind`. What has to wait is tried again without the scrub."""
-        mended = await self._repairs.mend(key)
-        if mended is Mended.WAITING:
-            self._repairs.suspect(key)
-        return mended
+        """See `Kind`."""
+        return await self._repairs.mend_or_queue(key)
 
 
 class Kept(msgspec.Struct, frozen=True, array_like=True):

@@ -4,10 +4,11 @@ import asyncio
 
 from esker.chunkserver.engine.io import IoEngine
 from esker.chunkserver.engine.store import DriveStore
+from esker.chunkserver.image_upkeep import ImageKind, ImageMender, Mender
 from esker.chunkserver.repair import RepairService
 from esker.chunkserver.runner import ReplicaRunner
 from esker.chunkserver.scrub import Blocks, Scrubber
-from esker.chunkserver.verify import Verifier
+from esker.chunkserver.verify import BlockSource, ImageSource, Verifier
 from esker.craq.replica import ChainReplica
 from esker.runtime.counters import Counters
 from esker.wire.messages import Method
@@ -24,14 +25,18 @@ class Upkeep:
         runner: ReplicaRunner,
         replicas: dict[int, ChainReplica],
         counters: Counters,
+        mutable: Mender,
         scrub_bytes_per_s: int,
     ) -> None:
         self._store = store
         self._runner = runner
-        self.repairs = RepairService(runner, replicas, counters, store.drive_id)
+        blocks = Verifier(BlockSource(store), engine.submit)
+        images = Verifier(ImageSource(store.images), engine.submit)
+        mend_image = ImageMender(images, mutable, replicas).mend
+        self.repairs = RepairService(runner, replicas, counters, store.drive_id, mend_image)
         self.scrubber = Scrubber(
             store,
-            (Blocks(store, Verifier(store, engine), self.repairs),),
+            (Blocks(store, blocks, self.repairs), ImageKind(store.images, images, self.repairs)),
             counters,
             scrub_bytes_per_s,
             lambda: engine.in_flight == 0 and runner.busy <= runner.syncs,

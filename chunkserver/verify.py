@@ -13,11 +13,11 @@ import errno
 import mmap
 from collections.abc import Awaitable, Callable
 from enum import Enum, auto
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from esker.chunkserver.engine.errors import CorruptRecord
-from esker.chunkserver.engine.io import IoEngine
-from esker.chunkserver.engine.record import ReadRecord
+from esker.chunkserver.engine.images import Images
+from esker.chunkserver.engine.interface import Done
 from esker.chunkserver.engine.store import DriveStore
 from esker.wire.checksum import checksums
 from esker.wire.limits import CHECKSUM_BLOCK_BYTES, MIB, aligned, checksum_blocks
@@ -27,7 +27,7 @@ CHANGES_MAX = 16
 """A chunk that changes more often while it is looked at has been verified by whoever wrote it."""
 
 Pause = Callable[[int], Awaitable[None]]
-"""Waits until so many bytes may be read."""
+"""Accounts for so many bytes that were read, and waits until more may be."""
 
 
 class Verdict(Enum):
@@ -54,45 +54,92 @@ async def no_pause(size_bytes: int) -> None:
     """Reads at once."""
 
 
-class Verifier:
-    """Of one drive. Any number of chunks may be looked at at once; each takes `PIECE_BYTES` meanwhile."""
+class Readable(NamedTuple):
+    """A chunk's data on the drive."""
 
-    def __init__(self, store: DriveStore, engine: IoEngine) -> None:
+    record: Any
+    """What names its place and version: two that are equal are the same data."""
+    length: int
+    checksums: bytes
+
+
+class Source(Protocol):
+    """The chunks of one kind, as they are found and read."""
+
+    def find(self, record_key: bytes) -> Readable | None:
+        """What is stored now. Raises `CorruptRecord`."""
+
+    def read_part(self, record: Any, at: int, buffer: memoryview, done: Done, token: Any) -> None:
+        """Queues the read of a part, in the same await-free stretch as `find`."""
+
+
+class BlockSource:
+    """Immutable chunks."""
+
+    def __init__(self, store: DriveStore) -> None:
         self._store = store
-        self._engine = engine
+        self.read_part = store.read_part
+
+    def find(self, record_key: bytes) -> Readable | None:
+        """See `Source`."""
+        with self._store.reader() as reader:
+            record = reader.get(record_key)
+        return None if record is None else Readable(record, record[0], record[4])
+
+
+class ImageSource:
+    """The committed images of mutable chunks. What is pending is verified once it is committed."""
+
+    def __init__(self, images: Images) -> None:
+        self._images = images
+        self.read_part = images.read_part
+
+    def find(self, record_key: bytes) -> Readable | None:
+        """See `Source`."""
+        chunk = self._images.chunk(record_key)
+        if chunk.damaged:
+            raise CorruptRecord("an image's record is damaged")
+        image = chunk.committed
+        return None if image is None or image.absent else Readable(image, image.length, image.checksums)
+
+
+class Verifier:
+    """Of one kind of chunks on one drive. Any number may be looked at at once; each takes `PIECE_BYTES` meanwhile."""
+
+    def __init__(self, source: Source, submit: Callable[[], None]) -> None:
+        self._source = source
+        self._submit = submit
         self._loop = asyncio.get_running_loop()
 
     async def look(self, record_key: bytes, pause: Pause = no_pause) -> Seen:
-        """Reads the chunk, waiting for `pause` before each piece."""
+        """Reads the chunk, waiting for `pause` after each piece."""
         buffer = memoryview(mmap.mmap(-1, PIECE_BYTES))
-        first: ReadRecord | None = None
+        first: Readable | None = None
         at = read_bytes = changes = 0
         again = failed_once = False
         while True:
+            try:
+                found = self._source.find(record_key)
+            except CorruptRecord:
+                return Seen(Verdict.DAMAGED, read_bytes)
+            if found is None:
+                return Seen(Verdict.ABSENT, read_bytes)
+            if found != first:
+                first, at, again = found, 0, False
+                changes += 1
+            if at >= found.length:
+                return Seen(Verdict.WHOLE, read_bytes, failed_once)
+            if changes > CHANGES_MAX:
+                return Seen(Verdict.UNREAD, read_bytes)
+            size = min(PIECE_BYTES, aligned(found.length) - at)
             done: asyncio.Future[int] = self._loop.create_future()
-            with self._store.reader() as reader:
-                try:
-                    record = reader.get(record_key)
-                except CorruptRecord:
-                    return Seen(Verdict.DAMAGED, read_bytes)
-                if record is None:
-                    return Seen(Verdict.ABSENT, read_bytes)
-                if record != first:
-                    first, at, again = record, 0, False
-                    changes += 1
-                length = record[0]
-                if at >= length:
-                    return Seen(Verdict.WHOLE, read_bytes, failed_once)
-                if changes > CHANGES_MAX:
-                    return Seen(Verdict.UNREAD, read_bytes)
-                size = min(PIECE_BYTES, aligned(length) - at)
-                self._store.read_part(record, at, buffer[:size], _set, done)
-            self._engine.submit()
+            self._source.read_part(found.record, at, buffer[:size], _set, done)
+            self._submit()
             result = await done
             read_bytes += size
             if result == -errno.ECANCELED:
                 return Seen(Verdict.UNREAD, read_bytes)
-            if result == size and _matches(record, at, buffer[: min(size, length - at)]):
+            if result == size and _matches(found, at, buffer[: min(size, found.length - at)]):
                 at += size
                 again = False
                 await pause(size)
@@ -102,9 +149,9 @@ class Verifier:
                 again = failed_once = True
 
 
-def _matches(record: ReadRecord, at: int, data: memoryview) -> bool:
+def _matches(found: Readable, at: int, data: memoryview) -> bool:
     begin = at // CHECKSUM_BLOCK_BYTES
-    return checksums(data) == record[4][8 * begin : 8 * (begin + checksum_blocks(len(data)))]
+    return checksums(data) == found.checksums[8 * begin : 8 * (begin + checksum_blocks(len(data)))]
 
 
 def _set(done: "asyncio.Future[int]", result: int) -> None:

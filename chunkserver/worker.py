@@ -174,7 +174,8 @@ class _Drive:
             pool.arena.size_bytes // 4,
             meta_link.refresh,
         )
-        upkeep = Upkeep(store, self._engine, runner, view.replicas, counters, self._config.scrub_bytes_per_s)
+        scrub_bytes_per_s = self._config.scrub_bytes_per_s
+        upkeep = Upkeep(store, self._engine, runner, view.replicas, counters, mutable.runner, scrub_bytes_per_s)
         resyncs.suspect = upkeep.repairs.suspect
         view.on_chains = [mutable.look, resyncs.look]
         check_space = view.spaces.check

@@ -139,6 +139,23 @@ class Images:
                 items.append((record_key, self._chunk(record_key, values.get(COMMITTED), values.get(PENDING))))
         return items, None
 
+    def keys(self, after: bytes, limit: int) -> tuple[list[bytes], bytes]:
+        """Record keys of up to `limit` chunks of all chains that follow `after`, and where the next page begins (empty:
+        that was all). Those that cannot be made out are among them.
+        """
+        keys: list[bytes] = []
+        with self._index.env.begin(db=self._index.images) as txn:
+            cursor = txn.cursor()
+            found = cursor.set_range(after + b"\xff") if after else cursor.first()
+            while found:
+                record_key = cursor.key()[:-1]
+                if len(keys) == limit:
+                    return keys, keys[-1]
+                if len(record_key) == IMAGE_KEY_BYTES - 1:
+                    keys.append(record_key)
+                found = cursor.set_range(record_key + b"\xff")
+        return keys, b""
+
     def scan_channels(
         self, chain_id: int, after: bytes, limit: int
     ) -> tuple[list[tuple[bytes, ChannelRecord | None]], bytes | None]:

@@ -13,10 +13,12 @@ from esker.client.mutable.replica_batch import ReplicaBatch
 from esker.client.mutable.types import Range
 from esker.client.staging import Staging
 from esker.client.workers import Workers, WorkerState
+from esker.wire.ids import FILE_SPACE
 from esker.wire.limits import CHUNK_BYTES_MAX, aligned
 from esker.wire.messages import Method
 from esker.wire.mutable_columns import covered
 from esker.wire.mutable_messages import READ_RANGE_EXTENT, ReadRange
+from esker.wire.scrub_messages import DAMAGED_EXTENT
 
 
 def room(offset: int, length_bytes: int) -> int:
@@ -69,6 +71,12 @@ class RangeBatch(ReplicaBatch[RangeRequest]):
         request = RangeRequest(self, state, extents, slots)
         self.requests.add(request)
         request.send(Method.READ_RANGE, ReadRange(b"".join(packed), memory_id, self.budget_ms()))
+
+    def damaged(self, extent: int, state: WorkerState, version: int) -> None:
+        """See `RangeSink`. The worker is told, so that it mends its copy."""
+        asked, chain = self.ranges[extent], self._routes.now().chains[self._chains[extent]]
+        row = DAMAGED_EXTENT.pack(asked.object_id, asked.chunk_index, chain.chain_id, version)
+        state.damage.add(FILE_SPACE, row)
 
     def failed_row(self, status: int) -> Row:
         """See `ReplicaBatch`."""

@@ -35,6 +35,9 @@ class RangeSink(Protocol):
     def failed(self, extent: int, state: WorkerState, status: int) -> None:
         """This worker cannot give the answer."""
 
+    def damaged(self, extent: int, state: WorkerState, version: int) -> None:
+        """What this worker gave of the chunk, in this version, does not match its checksums."""
+
     def ended(self, request: "RangeRequest") -> None:
         """The request has ended; all its extents were settled or failed."""
 
@@ -122,6 +125,7 @@ class RangeRequest(BatchRequest):
             extent = self.extents[number]
             self.state.load_bytes -= self._sink.rooms[extent]
             if checksums(view) != sums:
+                self._sink.damaged(extent, self.state, row[2])
                 self._sink.failed(extent, self.state, Status.CHECKSUM)
                 continue
             range_ = self._sink.ranges[extent]

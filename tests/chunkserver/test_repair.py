@@ -13,7 +13,7 @@ from esker.chunkserver.engine.interface import Done
 from esker.chunkserver.engine.record import Record, record_key
 from esker.chunkserver.scan import ScanService
 from esker.chunkserver.upkeep import Upkeep
-from esker.chunkserver.verify import Verdict, Verifier
+from esker.chunkserver.verify import BlockSource, Verdict, Verifier
 from esker.wire.errors import RequestFailed
 from esker.wire.ids import chunk_id
 from esker.wire.limits import KIB, MIB
@@ -44,9 +44,15 @@ def spoil_record(drive: ServedDrive, number: int) -> None:
         txn.put(key_of(number), bytes(value))
 
 
+def verifier_of(drive: ServedDrive) -> Verifier:
+    return Verifier(BlockSource(drive.store), drive.engine.submit)
+
+
 def upkeep_of(drive: ServedDrive) -> Upkeep:
     """Has the drive mended, but not scrubbed."""
-    upkeep = Upkeep(drive.store, drive.engine, drive.runner, drive.view.replicas, drive.counters, 0)
+    upkeep = Upkeep(
+        drive.store, drive.engine, drive.runner, drive.view.replicas, drive.counters, drive.mutable.runner, 0
+    )
     drive.reads.suspect = upkeep.repairs.suspect
     scans = ScanService(
         drive.store, drive.runner, Told(), lambda: drive.view.routing_version, lambda: None, drive.view.ready
@@ -87,7 +93,7 @@ class Cared:
             return reader.record(key_of(number))
 
     async def whole(self, at: int, number: int) -> bool:
-        verifier = Verifier(self.drives[at].store, self.drives[at].engine)
+        verifier = verifier_of(self.drives[at])
         return (await verifier.look(key_of(number))).verdict is Verdict.WHOLE
 
 
@@ -259,13 +265,13 @@ async def test_a_chunk_that_cannot_be_read_is_written_elsewhere(two: Cared, monk
 async def test_what_fails_once_is_no_damage(two: Cared, monkeypatch: pytest.MonkeyPatch) -> None:
     await two.create(1, 2 * MIB)
     BadSectors(two.drives[SECOND], 1, 1, monkeypatch)
-    seen = await Verifier(two.drives[SECOND].store, two.drives[SECOND].engine).look(key_of(1))
+    seen = await verifier_of(two.drives[SECOND]).look(key_of(1))
     assert seen == (Verdict.WHOLE, 3 * MIB, True)
 
 
 async def test_a_chunk_that_is_replaced_while_it_is_looked_at(two: Cared) -> None:
     await two.create(1, 2 * MIB)
-    verifier = Verifier(two.drives[FIRST].store, two.drives[FIRST].engine)
+    verifier = verifier_of(two.drives[FIRST])
     lengths = iter([100])
 
     async def change(size_bytes: int) -> None:
