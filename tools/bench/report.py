@@ -81,6 +81,7 @@ def as_json(outcome: Outcome) -> dict[str, object]:
         "sync": "fdatasync" if options.mode.writes else "none",
         "sync_every": _sync_every(outcome),
         "drives": outcome.drives,
+        "mode": str(options.namespace_mode),
         "replicas": outcome.replicas,
         "verify": options.verify,
         "per_drive_bytes": outcome.per_drive_bytes,
