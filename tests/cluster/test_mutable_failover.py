@@ -1,0 +1,104 @@
+"""Mutable chunks while workers die, hang and come back: what clients saw is linearizable, replicas end up the same.
+
+Each drive is the head of some chains, the middle of others and the tail of the rest, so each death is all three at
+once. ESKER_TEST_ROUNDS=10 does everything ten times over, with workers that hang for ten seconds.
+"""
+
+import os
+import time
+from pathlib import Path
+
+from esker.tools.dev_cluster import DevCluster
+from esker.tools.inspect_cluster import view_cluster
+from esker.wire.errors import RequestFailed
+from esker.wire.messages import Method
+from esker.wire.mutable_messages import IMAGE_ROW, ScanImages, ScanImagesReply
+from esker.wire.rpc_client import Connection, TcpAddress
+from esker.wire.status import Status
+from esker.wire.types import TargetState
+
+from ..linearizability import require_linearizable
+from ..waiting import until
+from .clusters import running, stopped, worker_pid
+from .histories import acting
+
+ROUNDS = int(os.environ.get("ESKER_TEST_ROUNDS", "1"))
+HANG_S = 0.0 if ROUNDS == 1 else 10.0
+"""How long a worker hangs at least; in any case until its chains have gone on without it."""
+CHUNKS = 6
+CLIENTS = 4
+DRIVES = 3
+
+
+async def images(cluster: DevCluster) -> dict[int, list[bytes]]:
+    """What the replicas of each chain have of mutable chunks, by chain id."""
+    routing = (await view_cluster(cluster.address)).routing
+    workers = {worker.drive_id: worker for worker in routing.workers}
+    found: dict[int, list[bytes]] = {}
+    for chain in routing.chains:
+        for replica in chain.replicas:
+            worker = workers[replica.drive_id]
+            connection = await Connection.connect(TcpAddress(worker.host, worker.port), role="tool")
+            try:
+                scan = ScanImages(chain.chain_id, chain.version, b"", 1000, 5000)
+                reply = await connection.call(Method.SCAN_IMAGES, scan, ScanImagesReply, timeout_s=10)
+            finally:
+                await connection.aclose()
+            found.setdefault(chain.chain_id, []).append(reply.rows)
+    return found
+
+
+async def all_the_same(cluster: DevCluster) -> int:
+    """Waits until all replicas serve, and requires that those of each chain have the same; how many images."""
+    await cluster.settled()
+
+    async def quiet() -> dict[int, list[bytes]] | None:
+        try:
+            return await images(cluster)
+        except RequestFailed as refused:
+            if refused.status is Status.NOT_READY:  # it has yet to hear of the chain's last change
+                return None
+            raise
+
+    found = await until(quiet, "every worker knows its chains")
+    assert found is not None
+    for chain_id, replicas in found.items():
+        assert all(each == replicas[0] for each in replicas), f"the replicas of chain {chain_id} differ"
+        assert all(pending == 0 for _, _, _, pending, *_ in IMAGE_ROW.iter_unpack(replicas[0])), "nothing is pending"
+    return sum(len(replicas[0]) // IMAGE_ROW.size for replicas in found.values())
+
+
+async def _taken_out(cluster: DevCluster, number: int) -> None:
+    """Waits until no chain counts on that worker any more."""
+    drive = [process.drive_id for process in cluster.processes() if process.role == "worker"][number]
+
+    async def out() -> bool:
+        chains = (await view_cluster(cluster.address)).routing.chains
+        replicas = [replica for chain in chains for replica in chain.replicas if replica.drive_id == drive]
+        return all(replica.state is TargetState.OFFLINE for replica in replicas)
+
+    await until(out, "the chains go on without it")
+
+
+async def test_what_clients_see_while_workers_die_and_hang_is_linearizable(tmp_path: Path) -> None:
+    async with running(tmp_path, drives=DRIVES, replicas=DRIVES) as cluster:
+        for round_ in range(ROUNDS):
+            async with acting(cluster.address, clients=CLIENTS, chunks=CHUNKS, seed=round_) as actors:
+                await actors.writes_flow()
+                await cluster.restarted(cluster.kill_worker(round_ % DRIVES))
+                await cluster.settled()
+                await actors.writes_flow()
+                hanging, begun = (round_ + 1) % DRIVES, time.monotonic()
+                with stopped(worker_pid(cluster, hanging)):
+                    await _taken_out(cluster, hanging)
+                    await actors.writes_flow()
+                    await until(lambda begun=begun: time.monotonic() - begun >= HANG_S, "it hung for long enough")
+                await cluster.settled()
+                await actors.writes_flow()
+                for pid in [cluster.kill_worker(number) for number in range(DRIVES)]:
+                    await cluster.restarted(pid)
+                await actors.writes_flow()
+            wrong = {name for name in actors.ended if name.endswith(("CHECKSUM", "IO_ERROR", "INTERNAL"))}
+            assert not wrong, actors.ended
+            require_linearizable(actors.operations)
+            assert await all_the_same(cluster)
