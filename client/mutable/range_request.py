@@ -36,7 +36,9 @@ class RangeSink(Protocol):
         """This worker cannot give the answer."""
 
     def damaged(self, extent: int, state: WorkerState, version: int) -> None:
-        """What this worker gave of the chunk, in this version, does not match its checksums."""
+        """What this worker gave of the chunk, in this version (0: not told), does not match its checksums, or it could
+        not read it.
+        """
 
     def ended(self, request: "RangeRequest") -> None:
         """The request has ended; all its extents were settled or failed."""
@@ -103,6 +105,8 @@ class RangeRequest(BatchRequest):
             if status in (Status.OK, Status.NOT_FOUND):
                 self._sink.settle(extent, row)
             else:
+                if status == Status.IO_ERROR:
+                    self._sink.damaged(extent, self.state, 0)
                 self._sink.failed(extent, self.state, status)
         if at != len(reply.checksums):
             raise ValueError(f"{len(reply.checksums)} bytes of checksums for {at // 8} blocks")
