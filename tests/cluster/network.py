@@ -159,8 +159,8 @@ class NetworkCluster:
             node.remove()
         _try_ip("link", "del", self.bridge)
 
-    async def view(self) -> ClusterView:
-        return await view_cluster(self.address)
+    async def view(self, *, counters: bool = False) -> ClusterView:
+        return await view_cluster(self.address, counters=counters)
 
     async def settled(self) -> bool:
         """Whether there are chains and all their replicas serve."""

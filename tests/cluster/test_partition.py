@@ -9,6 +9,10 @@ import pytest_asyncio
 
 from esker.kvclient import KVCacheClient
 from esker.wire.limits import MIB
+from esker.wire.messages import Method
+from esker.wire.mutable_messages import CHUNK_EXTENT, CHUNK_STAT_RESULT, ChunkStat, ChunkStatReply
+from esker.wire.rpc_client import Connection, TcpAddress
+from esker.wire.status import Status
 
 from ..waiting import until
 from .clusters import SINGLE, get_all, put_through, value_of
@@ -96,3 +100,38 @@ async def test_replicas_that_cannot_reach_each_other_do_not_stop_puts(
         await read_all(client, stored)
     await until(cluster.settled, "all nodes serve again")
     await read_all(client, stored)
+
+
+async def test_a_worker_that_the_manager_cannot_reach_answers_for_no_mutable_chunk_once_its_chains_go_on(
+    cluster: NetworkCluster, client: KVCacheClient
+) -> None:
+    stored = await put_some(client)
+    lost = cluster.nodes[2]
+    routing = (await cluster.view()).routing
+    worker = next(each for each in routing.workers if each.host == lost.address)
+    chain = next(each for each in routing.chains if worker.drive_id in {on.drive_id for on in each.replicas})
+    ask = ChunkStat(CHUNK_EXTENT.pack(b"no such chunk   ", 0, chain.chain_id, chain.version), 1000)
+    connection = await Connection.connect(TcpAddress(worker.host, worker.port), role="client")
+
+    async def answer() -> Status:
+        reply = await connection.call(Method.CHUNK_STAT, ask, ChunkStatReply, timeout_s=10)
+        return Status(CHUNK_STAT_RESULT.unpack(reply.results)[1])
+
+    assert await answer() is Status.NOT_FOUND, "with a lease it knows"
+    with cluster.cut(lost, cluster.meta):
+
+        async def refuses() -> bool:
+            serves = await cluster.serving(lost)
+            said = await answer()
+            assert serves or said is Status.UNAVAILABLE, "it was taken out before it was asked"
+            return not serves
+
+        await until(refuses, "its chains go on without it")
+        counters = (await cluster.view(counters=True)).counters[worker.drive_id]
+        assert counters["lease_left_ms"] == 0
+        await read_all(client, stored)
+    await connection.aclose()
+    await until(cluster.settled, "the node serves again")
+    counters = (await cluster.view(counters=True)).counters[worker.drive_id]
+    assert counters["lease_left_ms"] > 0
+    assert counters["lease_lapses"] > 0

@@ -8,11 +8,11 @@ from esker.tools.commands.options import RunningCluster, finish, seconds
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 Timeout = Annotated[str, typer.Option(help="Give up after this time.", metavar="TIME")]
-CHAIN_ID_MAX = 0xFFFFFFFF
+ID_MAX = 0xFFFFFFFF
 
 
 def force_chain(
-    chain: Annotated[int, typer.Argument(min=1, max=CHAIN_ID_MAX, help="Chain that nobody serves.", metavar="CHAIN")],
+    chain: Annotated[int, typer.Argument(min=1, max=ID_MAX, help="Chain that nobody serves.", metavar="CHAIN")],
     serve: Annotated[str, typer.Option("--serve", help="Drive that shall serve what it has.", metavar="DRIVE")],
     cluster: RunningCluster,
     lose: Annotated[
@@ -38,8 +38,10 @@ def force_chain(
 def set_min_replicas(
     minimum: Annotated[int, typer.Argument(min=1, help="Replicas that must serve.", metavar="N")],
     cluster: RunningCluster,
-    table: Annotated[int, typer.Option(min=1, help="Only the chains of this table.", metavar="ID")] = 0,
-    chain: Annotated[int, typer.Option(min=1, max=CHAIN_ID_MAX, help="Only this chain.", metavar="ID")] = 0,
+    table: Annotated[
+        int | None, typer.Option(min=1, max=ID_MAX, help="Only the chains of this table.", metavar="ID")
+    ] = None,
+    chain: Annotated[int | None, typer.Option(min=1, max=ID_MAX, help="Only this chain.", metavar="ID")] = None,
     timeout: Timeout = "10s",
     json: Json = False,
 ) -> None:
@@ -52,11 +54,12 @@ def set_min_replicas(
     from esker.tools.running import run_command
     from esker.wire.errors import UserError
 
-    if table and chain:
+    if table is not None and chain is not None:
         raise UserError("give one of --table and --chain, or neither for all chains")
     logging.configure("admin")
     timeout_s = seconds(timeout)
-    finish(run_command(run_set_min_replicas(cluster, minimum, table, chain, timeout_s=timeout_s, as_json=json)))
+    work = run_set_min_replicas(cluster, minimum, table or 0, chain or 0, timeout_s=timeout_s, as_json=json)
+    finish(run_command(work))
 
 
 def register(app: typer.Typer) -> None:
