@@ -1,7 +1,7 @@
 """The chain table of cache mode: one chain of one replica on every drive, made when it is first asked for.
 
 A drive's cache chain keeps its id and its weight in all later versions of the table, as placement hashes the id: so the
-weight is the drive's capacity in MiB, not a share of the others'. Every drive that has joined by then, and is not being
+weight is the drive's capacity, not a share of the others'. Every drive that has joined by then, and is not being
 emptied, gets a chain; which ones join later versions is the expansion's matter.
 """
 
@@ -17,6 +17,8 @@ from esker.meta.store.base import Transaction
 from esker.wire.limits import MIB
 from esker.wire.placement import WEIGHT_MAX, build_slot_table
 from esker.wire.types import Chain, ChainTable, Replica, Routing, Worker
+
+_WEIGHT_BITS = 7
 
 
 class CacheTable:
@@ -64,8 +66,13 @@ def cache_chains(workers: Sequence[Worker], first_id: int) -> list[Chain]:
 
 
 def cache_weight(capacity_bytes: int) -> int:
-    """Of the chain on a drive of this capacity."""
-    return min(WEIGHT_MAX, max(1, capacity_bytes // MIB))
+    """Of the chain on a drive of this capacity: in MiB, rounded down by less than a sixtieth.
+
+    Drives of about the same size share a weight, as the slot table of few weights is computed much sooner.
+    """
+    weight = min(WEIGHT_MAX, max(1, capacity_bytes // MIB))
+    spare_bits = max(0, weight.bit_length() - _WEIGHT_BITS)
+    return weight >> spare_bits << spare_bits
 
 
 def newest_table(routing: Routing, table_id: int) -> ChainTable | None:

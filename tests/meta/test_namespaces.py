@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from esker.meta import keys
+from esker.meta.cache_table import cache_weight
 from esker.meta.chain_setup import write_table
 from esker.meta.cluster import found_cluster, join
 from esker.meta.namespaces import list_namespaces, open_namespace
@@ -14,7 +15,7 @@ from esker.meta.records import pack
 from esker.meta.routing import RoutingCache, bump_version
 from esker.meta.store.base import Store, Transaction
 from esker.wire.errors import RequestFailed
-from esker.wire.limits import PLACEMENT_SLOTS
+from esker.wire.limits import MIB, PLACEMENT_SLOTS
 from esker.wire.messages import NamespaceOpen, NamespaceReply
 from esker.wire.placement import build_slot_table
 from esker.wire.status import Status
@@ -111,6 +112,13 @@ async def test_the_first_namespace_of_mode_cache_brings_a_chain_on_every_drive(r
     assert (await cache.newest()).tables == after.tables, "it is made once"
     assert second.placement == first.placement
     assert (await opened(ready_store, "c")).namespace.table_id == 1
+
+
+def test_the_weight_of_a_cache_chain_is_the_drives_capacity() -> None:
+    assert [cache_weight(size) for size in (1, MIB, 100 * MIB, 1 << 70)] == [1, 1, 100, 127 << 25]
+    assert cache_weight(3_840_755_982_336) == cache_weight(3_840_000_000_000), "two models of one size"
+    for size in range(1 << 30, 1 << 42, (1 << 42) // 997):
+        assert 0.984 <= cache_weight(size) / (size / MIB) <= 1
 
 
 async def test_a_drive_that_is_being_emptied_gets_no_cache_chain(ready_store: Store) -> None:
