@@ -78,6 +78,14 @@ async def test_jobs_and_transport(cluster: DevCluster) -> None:
     assert (found["numjobs"], found["transport"], found["baseline"]) == (2, "tcp", "socket")
 
 
+async def test_parts_of_mutable_chunks_are_written_in_place_and_read(cluster: DevCluster) -> None:
+    found = await measured(cluster, mutable=True, chunk_bytes=65536, mode=Mode.RANDRW, verify=True, repeat=1)
+    assert found["esker"]["read"]["iops"] > 0
+    assert found["esker"]["write"]["iops"] > 0
+    assert (found["mutable"], found["chunk_bytes"], found["failures"], found["wrong_blocks"]) == (True, 65536, {}, 0)
+    assert 0 < found["longest_write_gap_s"] == found["turns"][0]["longest_write_gap_s"]
+
+
 async def test_striped_blocks_come_from_every_drive(cluster: DevCluster) -> None:
     found = await measured(cluster, block_bytes=4 * MIB, size_bytes=16 * MIB, iodepth=2, baseline=BaselineName.NONE)
     assert found["raw"] is None
