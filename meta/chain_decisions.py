@@ -37,6 +37,7 @@ class ChainDecisions:
     def look(self, routing: Routing, heartbeats: Heartbeats, now_s: float, *, silence_is_death: bool) -> list[Change]:
         """What has to change now, given the cluster map as it is stored."""
         self._sightings.look(routing, heartbeats, now_s, silence_is_death=silence_is_death)
+        self._cuts.begin(self._sightings, now_s)
         if self._index.version != routing.version:
             self._index = _Index.of(routing)
         changes = []

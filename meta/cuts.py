@@ -1,13 +1,14 @@
 """Replicas that nobody can send to, although they are alive: the network between two workers is broken, while both
 speak to the manager.
 
-Every write of such a chain would wait for ever for the one that cannot be reached. So it is left out, and tried again
-later, longer each time that it happens again. Which of the two is to blame cannot be known here; the one behind goes,
-because the one before it has every write that was begun. None is left out that a chain cannot do without: at least
-`min_replicas` go on serving.
+Every write of such a chain would wait for ever for the one that cannot be reached. So one of the two is left out, and
+tried again later, longer each time that it happens again. It is the one that has trouble with more others: a worker
+that reaches nobody must not have all the others left out. Where that tells nothing, the one behind goes. None is left
+out that a chain cannot do without: at least `min_replicas` go on serving.
 """
 
 import itertools
+from collections import Counter
 from collections.abc import Mapping
 
 from esker.craq.membership import ADMITTED, LocalState, Target, local_state
@@ -21,10 +22,21 @@ class Cuts:
 
     def __init__(self) -> None:
         self._holds = Holds()
+        self._trouble: Counter[str] = Counter()
+
+    def begin(self, sightings: Sightings, now_s: float) -> None:
+        """A look at all chains begins: with how many others has each drive trouble?"""
+        pairs = {
+            (drive_id, other)
+            for drive_id, others in sightings.unreachable().items()
+            for other in others
+            if sightings.speaks(drive_id, now_s) and sightings.speaks(other, now_s)
+        }
+        self._trouble = Counter(drive_id for pair in {frozenset(pair) for pair in pairs} for drive_id in pair)
 
     def look(self, chain: Chain, sightings: Sightings, targets: Mapping[str, Target], now_s: float) -> str:
-        """The drive that has to be left out now; empty: none. One at a time, as the one behind it may well be reached
-        from the one before it.
+        """The drive that has to be left out now; empty: none. One at a time, as its neighbours may well reach each
+        other.
         """
         line = [
             replica
@@ -35,10 +47,11 @@ class Cuts:
         for before, behind in itertools.pairwise(line):
             if not self._cut(before, behind, sightings, now_s):
                 continue
-            if behind.state is TargetState.SERVING and serving - 1 < chain.min_replicas:
+            goes = before if self._trouble[before.drive_id] > self._trouble[behind.drive_id] else behind
+            if goes.state is TargetState.SERVING and serving - 1 < chain.min_replicas:
                 continue
-            self._holds.hold(chain, behind.drive_id, behind.incarnation, now_s)
-            return behind.drive_id
+            self._holds.hold(chain, goes.drive_id, goes.incarnation, now_s)
+            return goes.drive_id
         return ""
 
     def holds(self, chain: Chain, drive_id: str, incarnation: str, now_s: float) -> bool:

@@ -52,25 +52,29 @@ class Fences:
 
     def __init__(self) -> None:
         self._fences: dict[int, _Fence] = {}
+        self._by_drive: dict[str, list[tuple[int, int]]] | None = {}
+        """What is withheld; None: it has to be made anew."""
 
     def forget(self) -> None:
         """Another term begins."""
-        self._fences.clear()
+        self._fences, self._by_drive = {}, {}
 
     def withheld(self, drive_id: str) -> tuple[tuple[int, int], ...]:
         """(chain id, chain version) for which no reply may renew the lease of the drive's worker now."""
-        return tuple(
-            sorted(
-                (fence.chain.chain_id, fence.chain.version)
-                for fence in self._fences.values()
-                if drive_id in fence.since_s
-            )
-        )
+        if self._by_drive is None:
+            self._by_drive = {}
+            for fence in self._fences.values():
+                for loser in fence.since_s:
+                    self._by_drive.setdefault(loser, []).append((fence.chain.chain_id, fence.chain.version))
+        return tuple(sorted(self._by_drive.get(drive_id, ())))
 
     def put_up(self, changes: Sequence[Change], routing: Routing, heartbeats: Heartbeats, term: Term) -> list[Change]:
         """The changes that may be committed now. `changes` are all that are wanted at this moment; `routing` is the
         newest map that this server's replies are made from.
         """
+        if not changes and not self._fences:
+            return []
+        self._by_drive = None
         lives = {worker.drive_id: worker.incarnation for worker in routing.workers}
         versions = {chain.chain_id: chain.version for chain in routing.chains}
         before, self._fences = self._fences, {}
@@ -111,6 +115,7 @@ class Fences:
 
     def put_down(self, chains: Iterable[Chain]) -> None:
         """What was begun with these has not taken effect and never will."""
+        self._by_drive = None
         for chain in chains:
             self._fences.pop(chain.chain_id, None)
 

@@ -64,6 +64,15 @@ class Heartbeats:
         beat = seen.heartbeat
         return WorkerStatus(worker, max(0.0, now_s - seen.at_s), beat.used_bytes, chains, beat.catalog)
 
+    def network_note(self, routing: Routing) -> str:
+        """Which workers say that they cannot reach others; empty if none does."""
+        known = ((worker, self.last(worker.drive_id, worker.incarnation)) for worker in routing.workers)
+        return "; ".join(
+            f"drive {worker.drive_id} cannot reach {', '.join(seen.heartbeat.unreachable)}"
+            for worker, seen in known
+            if seen is not None and seen.heartbeat.unreachable
+        )
+
 
 def cluster_note(routing: Routing) -> str:
     """What an operator should know of the cluster map; empty if nothing."""

@@ -226,7 +226,9 @@ class MetaService:
         workers = self.heartbeats.statuses(routing, self._clock())
         recorded = await read_manager(self._store)
         engine = f"{self._store.engine} {await self._store.version()}".strip()
-        note = "; ".join(filter(None, (cluster_note(routing), catalog_note(workers))))
+        note = "; ".join(
+            filter(None, (cluster_note(routing), self.heartbeats.network_note(routing), catalog_note(workers)))
+        )
         return ClusterStatusReply(routing, workers, blocks, note, recorded.address, recorded.term, engine)
 
     async def force_chain(self, request: ForceChain) -> ForceChainReply:

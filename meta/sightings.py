@@ -84,6 +84,14 @@ class Sightings:
         sight = self._sights.get(drive_id)
         return sight is not None and sight.seen is not None and now_s - sight.seen.at_s < QUIET_AFTER_S
 
+    def unreachable(self) -> dict[str, tuple[str, ...]]:
+        """By drive: the others that its worker says it cannot reach."""
+        return {
+            drive_id: sight.heartbeat.unreachable
+            for drive_id, sight in self._sights.items()
+            if sight.heartbeat is not None and sight.heartbeat.unreachable
+        }
+
     def troubled(self) -> set[str]:
         """Drives that are dead, or say that they do not serve all of their chains or cannot reach all others."""
         failing = {

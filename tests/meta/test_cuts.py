@@ -105,6 +105,22 @@ def test_one_at_a_time() -> None:
     assert watched.step() == "d0:S d2:S d1:O"
 
 
+def test_who_has_trouble_with_more_others_goes() -> None:
+    watched = Watched(chain_of(3))
+    watched.unreachable = {"d0": ("d1", "d2")}
+    assert watched.step() == "d1:S d2:S d0:O", "the others reach each other"
+    watched = Watched(chain_of(3))
+    watched.unreachable = {"d0": ("d1",), "d1": ("d0",), "d2": ("d0",)}
+    assert watched.step() == "d1:S d2:S d0:O"
+
+
+def test_silent_others_are_no_trouble() -> None:
+    watched = Watched(chain_of(3))
+    watched.silent = {"d2"}
+    watched.unreachable = {"d0": ("d1", "d2")}
+    assert watched.step() == "d0:S d2:S d1:O"
+
+
 def test_none_is_left_out_that_the_chain_cannot_do_without() -> None:
     watched = Watched(chain_of(2, min_replicas=2))
     watched.unreachable = {"d0": ("d1",)}
