@@ -15,6 +15,7 @@ The kinds of operations: `craq/mutable_update.py`, `craq/mutable_locked.py`, `cr
 """
 
 from collections import deque
+from collections.abc import Mapping
 
 from esker.craq.hops import HopOrder
 from esker.craq.messages import Expired
@@ -37,11 +38,19 @@ from esker.craq.mutable_update import UpdateOperation
 from esker.wire.status import Status
 
 QUEUE_PER_CHUNK_MAX = 64
-ARRIVALS = (Update, ReadRange, VersionQuery, SyncMutable, Recover)
 
 
 class MutableChunks:
     """All operations on mutable chunks that are under way or waiting at one replica."""
+
+    kinds: Mapping[type, type[MutableOperation]] = {
+        Update: UpdateOperation,
+        ReadRange: ReadOperation,
+        VersionQuery: QueryOperation,
+        SyncMutable: SyncOperation,
+        Recover: RecoverOperation,
+    }
+    """What arrives, and the operation that it begins."""
 
     def __init__(self, member: Member) -> None:
         self._member = member
@@ -64,7 +73,7 @@ class MutableChunks:
 
     def handle(self, event: MutableEvent) -> list[MutableEffect]:
         """What `event` changes, and what is to be done about it, in order."""
-        if isinstance(event, ARRIVALS):
+        if isinstance(event, (Update, ReadRange, VersionQuery, SyncMutable, Recover)):
             return self._arrived(event)
         operation = self._operations.get(event.op)
         if operation is None:
@@ -84,7 +93,7 @@ class MutableChunks:
         return effects
 
     def _arrived(self, event: MutableArrival) -> list[MutableEffect]:
-        operation = _operation(self._member, event)
+        operation = self.kinds[type(event)](self._member, event)
         refused = operation.refused()
         if refused is None and isinstance(event, Update) and event.named is not None:
             refused = None if self._hops.take(event.chunk, event.named.hop) else Status.CONDITION
@@ -129,15 +138,3 @@ class MutableChunks:
             effects += self._refuse(waiting.popleft(), refused)
         del self._chunks[event.chunk]
         return effects
-
-
-def _operation(member: Member, event: MutableArrival) -> MutableOperation:
-    if isinstance(event, Update):
-        return UpdateOperation(member, event)
-    if isinstance(event, ReadRange):
-        return ReadOperation(member, event)
-    if isinstance(event, VersionQuery):
-        return QueryOperation(member, event)
-    if isinstance(event, SyncMutable):
-        return SyncOperation(member, event)
-    return RecoverOperation(member, event)

@@ -56,9 +56,11 @@ _SHARED = (Reserved, Forwarded, Unreadable, Expired)
 class ChainReplica(ImmutableReplica):
     """This drive's replica of `chain`, in the life of its worker that `incarnation` names."""
 
+    mutable_type: type[MutableChunks] = MutableChunks
+
     def __init__(self, chain: Chain, drive_id: str, incarnation: str) -> None:
         super().__init__(chain, drive_id, incarnation)
-        self.mutable = MutableChunks(self)
+        self.mutable = self.mutable_type(self)
         self._hop = 0
 
     def next_hop(self) -> int:
