@@ -87,6 +87,11 @@ class ReadService:
         pool.on_free = self._memory_freed
         engine.after_batch(self._after_batch)
 
+    @property
+    def busy(self) -> bool:
+        """Whether any client waits for reads."""
+        return self._in_flight > 0 or bool(self._jobs)
+
     def read(self, request: Request) -> None:
         """Handles READ."""
         message = decode_body(Read, request.body)

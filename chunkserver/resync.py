@@ -98,7 +98,9 @@ class ResyncService:
         self._changed = changed
         self.suspect: Callable[[bytes], None] = lambda record_key: None
         """Called for chunks that cannot be read here."""
-        self._pace = Pace(bytes_per_s, in_flight_bytes_max, lambda: runner.busy > runner.syncs)
+        self.clients_read: Callable[[], bool] = lambda: False
+        """Whether reads of clients are under way here."""
+        self._pace = Pace(bytes_per_s, in_flight_bytes_max, lambda: runner.busy > runner.syncs or self.clients_read())
         self._gate = asyncio.Semaphore(CHAINS_AT_A_TIME)
         self._jobs: dict[Key, asyncio.Task[None]] = {}
         self._synced: set[Key] = set()

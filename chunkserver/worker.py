@@ -183,6 +183,7 @@ class _Drive:
             store, self._engine, pool, self._memories, counters, view.offline_chains, check_space, view.unsure_chains
         )
         reads.suspect = upkeep.repairs.suspect
+        resyncs.clients_read = lambda: reads.busy
         lookups = LookupService(store, counters, check_space, view.unsure_chains)
         writes = WriteService(runner, pool, self._memories, counters, view.replicas, meta_link.refresh, check_space)
         scans = ScanService(store, runner, reports, lambda: view.routing_version, meta_link.refresh, view.ready)

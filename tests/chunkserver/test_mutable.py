@@ -7,8 +7,9 @@ from random import Random
 
 import pytest
 
-from esker.chunkserver.engine.image_record import ImageRecord
 from esker.chunkserver.engine.record import record_key
+from esker.chunkserver.mutable_operations import image_of
+from esker.craq.mutable_messages import Image
 from esker.wire.ids import chunk_id
 from esker.wire.limits import KIB, MIB
 from esker.wire.memory import SharedArena
@@ -44,15 +45,11 @@ def key_of(number: int, chain: int = HEAD) -> bytes:
     return record_key(chain, chunk_id(0, object_of(number)))
 
 
-def images(drive: ServedDrive) -> dict[bytes, tuple[ImageRecord | None, ImageRecord | None]]:
-    """What a drive has of chain 1, but for where it is."""
-
-    def bare(image: ImageRecord | None) -> ImageRecord | None:
-        return None if image is None else image._replace(slot=0, chain_version=0)
-
+def images(drive: ServedDrive) -> dict[bytes, tuple[Image | None, Image | None]]:
+    """What a drive has of chain 1, committed and pending."""
     items, _ = drive.store.images.scan(HEAD, b"", 10_000)
     assert not any(chunk.damaged for _, chunk in items)
-    return {key: (bare(chunk.committed), bare(chunk.pending)) for key, chunk in items}
+    return {key: (image_of(chunk.committed), image_of(chunk.pending)) for key, chunk in items}
 
 
 def channels(drive: ServedDrive) -> dict[bytes, object]:
