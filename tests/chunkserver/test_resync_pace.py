@@ -6,7 +6,14 @@ from collections.abc import Callable
 import pytest
 
 from esker.chunkserver import resync_pace
-from esker.chunkserver.resync_pace import AT_ONCE, AT_ONCE_BESIDE_CLIENTS, Pace
+from esker.chunkserver.resync_pace import (
+    AT_ONCE,
+    AT_ONCE_BESIDE_CLIENTS,
+    LATELY_S,
+    REST_FACTOR,
+    REST_S_MAX,
+    Pace,
+)
 
 from ..meta import virtual_time
 
@@ -51,10 +58,11 @@ def test_few_are_under_way_at_once_and_fewer_beside_clients(busy: bool, limit: i
         tasks = await entered(pace, limit + 3, 1)
         assert sum(task.done() for task in tasks) == limit
         pace.leave(1)
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(REST_S_MAX + 0.1)
         assert sum(task.done() for task in tasks) == limit + 1
-        for _ in range(limit):
+        for _ in range(limit + 2):
             pace.leave(1)
+            await asyncio.sleep(REST_S_MAX + 0.1)
         await asyncio.gather(*tasks)
 
     virtual_time.run(run())
@@ -94,9 +102,34 @@ def test_clients_that_begin_to_write_slow_it_down(monkeypatch: pytest.MonkeyPatc
         await asyncio.sleep(0.1)
         assert sum(task.done() for task in tasks) == 4, "one is still under way"
         pace.leave(1)
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(REST_S_MAX + 0.1)
         assert sum(task.done() for task in tasks) == 5
         pace.leave(1)
         await asyncio.gather(*tasks)
+
+    virtual_time.run(run())
+
+
+def test_beside_clients_it_rests_and_for_a_while_after_them() -> None:
+    busy = [True]
+
+    async def sent(pace: Pace, count: int, each_s: float) -> float:
+        begun_s = asyncio.get_running_loop().time()
+        for _ in range(count):
+            await pace.enter(1)
+            await asyncio.sleep(each_s)
+            pace.leave(1)
+        return asyncio.get_running_loop().time() - begun_s
+
+    async def run() -> None:
+        pace = Pace(1000 * MIB, 1000 * MIB, lambda: bool(busy))
+        assert await sent(pace, 10, 0.1) == pytest.approx(10 * 0.1 + 9 * REST_FACTOR * 0.1, abs=0.001)
+        busy.clear()
+        assert await sent(pace, 1, 0.1) == pytest.approx((1 + REST_FACTOR) * 0.1, abs=0.001), "they were there just now"
+        await asyncio.sleep(LATELY_S)
+        assert await sent(pace, 10, 0.1) == pytest.approx(1.0, abs=0.001)
+        busy.append(True)
+        assert await sent(pace, 1, 60.0) == pytest.approx(60.0, abs=0.3)
+        assert await sent(pace, 1, 0.1) == pytest.approx(REST_S_MAX + 0.1, abs=0.001), "rests are bounded"
 
     virtual_time.run(run())
