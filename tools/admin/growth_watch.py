@@ -55,12 +55,12 @@ async def _watch(link: ClusterLink, drives: Collection[str], wait_s: float | Non
     deadline = loop.time() + (wait_s or 0.0)
     figures = await _look(link)
     total = len(_chains_with(figures.chains, drives))
-    first_bytes = figures.total("resync_bytes")
+    sent_bytes = _SentBytes()
     with progress("moving chains", max(1, total)) as advance:
         while True:
             left = _chains_with(figures.chains, drives)
             known = {worker.drive_id for worker in figures.status.routing.workers}
-            sent = max(0, figures.total("resync_bytes") - first_bytes)
+            sent = sent_bytes.seen(figures)
             if not left and not (forgotten and known & set(drives)):
                 return Outcome("done", total, total, sent)
             advance(total - len(left), f"{shown_size(sent)} sent")
@@ -75,6 +75,23 @@ async def _watch(link: ClusterLink, drives: Collection[str], wait_s: float | Non
                 if loop.time() >= deadline:
                     raise
                 advance(total - len(left), f"the metadata servers do not answer: {error}")
+
+
+class _SentBytes:
+    """What resyncs have sent since the first look, also from drives whose workers are gone by now."""
+
+    def __init__(self) -> None:
+        self._first: dict[str, int] = {}
+        self._last: dict[str, int] = {}
+
+    def seen(self, figures: ClusterFigures) -> int:
+        for drive_id, counters in figures.counters.items():
+            sent = counters.get("resync_bytes", 0)
+            if sent < self._last.get(drive_id, 0):
+                self._first[drive_id] = sent - (self._last[drive_id] - self._first[drive_id])  # Its worker began anew.
+            self._first.setdefault(drive_id, sent)
+            self._last[drive_id] = sent
+        return sum(self._last[drive_id] - first for drive_id, first in self._first.items())
 
 
 async def _look(link: ClusterLink) -> ClusterFigures:
