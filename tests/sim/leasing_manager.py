@@ -1,10 +1,15 @@
 """The manager in simulation with leases: nobody loses SERVING before its lease has ended."""
 
+import random
 from collections.abc import Iterable
 
+import msgspec
+
 from esker.craq.lease import DEATHS_FROM_S
+from esker.meta.chain_decisions import Change
 from esker.meta.fences import Fences, Term
 from esker.wire.messages import Heartbeat
+from esker.wire.types import Replica, TargetState
 
 from .manager import Manager
 
@@ -21,6 +26,29 @@ class LeasingManager(Manager):
         self._fences = self.fences_type()
         self.term = 1
         self._since_s = 0.0
+        self._dropped = ""
+        """A drive that is alive and shall not serve."""
+
+    def drop(self, chance: random.Random) -> None:
+        """A replica that serves is to be taken out, though it is well."""
+        serving = [replica for replica in self.chain.replicas if replica.state is TargetState.SERVING]
+        if len(serving) > 1:
+            self._dropped = chance.choice(serving).drive_id
+
+    def _wanted(self, now_s: float) -> list[Change]:
+        """All changes that are wanted now."""
+        chain, dropped = self.chain, self._dropped
+        deaths = now_s - self._since_s >= DEATHS_FROM_S
+        changes = self._decisions.look(self.routing, self._heartbeats, now_s, silence_is_death=deaths)
+        serving = [replica.drive_id for replica in chain.replicas if replica.state is TargetState.SERVING]
+        if changes or len(serving) < 2 or dropped not in serving:
+            self._dropped = ""
+            return changes
+        stay = tuple(replica for replica in chain.replicas if replica.drive_id != dropped)
+        after = msgspec.structs.replace(
+            chain, version=chain.version + 1, replicas=(*stay, Replica(dropped, TargetState.OFFLINE))
+        )
+        return [(chain, after)]
 
     def acknowledge(self, now_s: float, heartbeat: Heartbeat) -> tuple[int, Withheld]:
         """A worker's heartbeat has come: the term and what is withheld, as its reply says."""
@@ -29,8 +57,7 @@ class LeasingManager(Manager):
 
     def step(self, now_s: float) -> bool:
         """Whether the chain was changed."""
-        deaths = now_s - self._since_s >= DEATHS_FROM_S
-        changes = self._decisions.look(self.routing, self._heartbeats, now_s, silence_is_death=deaths)
+        changes = self._wanted(now_s)
         ready = self._fences.put_up(changes, self.routing, self._heartbeats, Term(self.term, self._since_s, now_s))
         self._fences.begin(ready)
         for before, after in ready:

@@ -18,8 +18,22 @@ class Slot:
 
     image: craq.Image
     data: bytes
-    damaged: bool = False
-    """The bytes are not what they should be."""
+    good: bytes | None = None
+    """With bad bytes: what they were."""
+
+    @property
+    def damaged(self) -> bool:
+        """The bytes are not what the checksums say."""
+        return self.good is not None
+
+    def go_bad(self) -> None:
+        """Other bytes are read from now on."""
+        if self.good is None:
+            self.good, self.data = self.data, bytes(byte ^ 0xFF for byte in self.data)
+
+    def mend(self, data: bytes) -> None:
+        """The right ones take their place."""
+        self.data, self.good = data, None
 
 
 @dataclass

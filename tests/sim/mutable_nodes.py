@@ -34,6 +34,10 @@ class MutableNode(Node):
     def _clock(self) -> float:
         return self._world.now_s * self.rate
 
+    def renew(self, lease: Lease, sent_s: float, term: int, withheld: tuple[tuple[int, int], ...]) -> None:
+        """A manager acknowledged the heartbeat that was sent then."""
+        lease.renew(sent_s, term, withheld)
+
     def slots(self) -> Iterator[Slot]:
         """All that is stored of mutable chunks."""
         yield from self.mutable.committed.values()
@@ -127,7 +131,7 @@ class MutableNode(Node):
         if effect.full:
             assert effect.expected is not None
             slot = _whole(effect.expected, payload)
-        elif base is not None and base.damaged and event.patch.kind is not PatchKind.REMOVE:
+        elif base is not None and event.patch.kind is not PatchKind.REMOVE and not self._verifies(base):
             self.later(f"reads for {op}", lambda: craq.Persisted(op, Status.CHECKSUM))
             return
         else:
@@ -135,6 +139,7 @@ class MutableNode(Node):
         if effect.expected not in (None, slot.image):
             self.later(f"reads for {op}", lambda: craq.Persisted(op, Status.CHECKSUM))
             return
+
         def apply() -> None:
             self.mutable.persist(
                 event.chunk, slot, effect.previous, event.origin, commit=effect.commit, replace=effect.replace
@@ -149,6 +154,10 @@ class MutableNode(Node):
             return None
 
         self._transaction(f"an image for {op}", apply, lambda: craq.Persisted(op, Status.OK, slot.image), fails)
+
+    def _verifies(self, base: Slot) -> bool:
+        """Whether the base of a copy on write has its checksums."""
+        return not base.damaged
 
     def _persisted(self, event: craq.Update, image: craq.Image, origin: craq.Origin | None, *, commit: bool) -> None:
         machine = self.machine
@@ -181,7 +190,7 @@ class MutableNode(Node):
             theirs, own = source.mutable.find(chunk, effect.version), self.mutable.find(chunk, effect.version)
             if source.machine is None or theirs is None or own is None or theirs.damaged:
                 return craq.Repaired(effect.op, False)
-            own.data, own.damaged = theirs.data, False
+            own.mend(theirs.data)
             return craq.Repaired(effect.op, True)
 
         self.later(f"writes what it repairs for {effect.op}", repaired)

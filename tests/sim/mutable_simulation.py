@@ -109,11 +109,13 @@ class MutableSimulation(Simulation):
         write.attempts += 1
         write.open_attempts += 1
         update = craq.Update(0, chain.version, write.chunk, write.patch, write.origin)
-        head.arrive(update, lambda status, result: self._written(client, write, status, result), write.payload)
+        head.arrive(update, lambda status, result: self._written(client, write, head, status, result), write.payload)
 
-    def _written(self, client: Client, write: Write, status: Status, result: craq.AnswerMutable) -> None:
+    def _written(self, client: Client, write: Write, head: Node, status: Status, result: craq.AnswerMutable) -> None:
         self.writes[status] = self.writes.get(status, 0) + 1
         if status is Status.OK:
+            if head.machine is not None and not head.machine.place.enough:
+                self.fail(f"{head.drive} acknowledges with too few replicas")
             self.acknowledged[write.chunk] = max(self.acknowledged.get(write.chunk, 0), result.version)
         client.answered(write, status, result.version)
 
@@ -163,14 +165,19 @@ class MutableSimulation(Simulation):
         def told() -> None:
             if node.drive not in self.cut | self.deaf:
                 node.told(chain)
-                lease.renew(sent_s, term, withheld)
+                node.renew(lease, sent_s, term, withheld)
 
         node.later("its heartbeat is answered", told)
 
     def _fault(self) -> None:
         chance = self.random.random()
-        if chance < 0.6:
+        if chance < 0.57:
             super()._fault()
+            return
+        if chance < 0.6:
+            self.note("the operator wants a replica out")
+            assert isinstance(self.manager, LeasingManager)
+            self.manager.drop(self.random)
             return
         node, other = self.random.sample(list(self.nodes.values()), 2)
         if chance < 0.7:
@@ -193,7 +200,7 @@ class MutableSimulation(Simulation):
         slots = list(node.slots())
         if slots:
             self.note(f"{node.drive}: bytes go bad")
-            self.random.choice(slots).damaged = True
+            self.random.choice(slots).go_bad()
 
     def _unblock(self) -> None:
         """What waited for an answer over a connection that was broken is told so."""
@@ -228,7 +235,8 @@ class MutableSimulation(Simulation):
         self._unblock()
         for node in self.nodes.values():
             for slot in node.slots():
-                slot.damaged = False
+                if slot.good is not None:
+                    slot.mend(slot.good)
         super()._calm_down()
 
     def _settled(self) -> bool:
