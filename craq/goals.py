@@ -11,7 +11,8 @@ What is promised of a chain while its drives are exchanged:
 Deaths and returns come first: this is asked only when `next_chain` has nothing to do.
 """
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 
 from esker.craq.membership import LocalState, Target, local_state
 from esker.wire.types import Chain, ChainGoal, Replica, TargetState
@@ -20,6 +21,27 @@ from esker.wire.types import Chain, ChainGoal, Replica, TargetState
 def reached(chain: Chain, goal: ChainGoal) -> bool:
     """Whether the chain has the drives of its goal, and no others."""
     return {replica.drive_id for replica in chain.replicas} == set(goal.drives)
+
+
+def timely(chains: Iterable[Chain], goals: Sequence[ChainGoal], at_once: int) -> dict[int, ChainGoal]:
+    """The goals to be followed now, by chain id: of those that add a drive, no more than `at_once` for each drive, as
+    every write of a chain waits for whoever is being brought up to date. What was begun is gone on with.
+    """
+    present = {chain.chain_id: {replica.drive_id for replica in chain.replicas} for chain in chains}
+    followed: dict[int, ChainGoal] = {}
+    under_way: Counter[str] = Counter()
+    waiting = []
+    for goal in goals:
+        if goal.added and not present.get(goal.chain_id, set()) & set(goal.added):
+            waiting.append(goal)
+        else:
+            followed[goal.chain_id] = goal
+            under_way.update(goal.added)
+    for goal in waiting:
+        if all(under_way[drive_id] < at_once for drive_id in goal.added):
+            followed[goal.chain_id] = goal
+            under_way.update(goal.added)
+    return followed
 
 
 def step_toward(chain: Chain, goal: ChainGoal, targets: Mapping[str, Target]) -> Chain:

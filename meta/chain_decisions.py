@@ -7,7 +7,7 @@ does, its goal is asked (`craq/goals.py`).
 
 from collections.abc import Iterable, Sequence
 
-from esker.craq.goals import step_toward
+from esker.craq.goals import step_toward, timely
 from esker.craq.membership import LocalState, Target, local_state, next_chain
 from esker.meta.cuts import Cuts
 from esker.meta.heartbeats import Heartbeats
@@ -16,6 +16,8 @@ from esker.meta.sightings import Sightings
 from esker.wire.types import Chain, ChainGoal, Replica, Routing, TargetState
 
 STEPS_AT_ONCE = 8
+CHAINS_PER_DRIVE_AT_ONCE = 8
+"""Chains that a drive is added to at the same time."""
 
 Change = tuple[Chain, Chain]
 """A chain as it is stored, and as it shall be."""
@@ -122,7 +124,7 @@ class _Index:
     @classmethod
     def of(cls, routing: Routing) -> "_Index":
         lives = {worker.drive_id: worker.incarnation for worker in routing.workers}
-        goals = {goal.chain_id: goal for goal in routing.goals}
+        goals = timely(routing.chains, routing.goals, CHAINS_PER_DRIVE_AT_ONCE) if routing.goals else {}
         unsettled = []
         by_drive: dict[str, list[Chain]] = {}
         for chain in routing.chains:

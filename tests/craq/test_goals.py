@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from esker.craq.goals import reached, step_toward
+from esker.craq.goals import reached, step_toward, timely
 from esker.craq.membership import LocalState, Target, local_state, next_chain
 from esker.wire.types import Chain, ChainGoal, Replica, TargetState
 
@@ -82,6 +82,17 @@ def test_a_chain_that_only_caches_begins_anew_where_its_blocks_are_lost(before: 
 def test_other_chains_never_give_up_what_may_come_back() -> None:
     chain = chain_of("a:L b:W")
     assert step_toward(chain, ChainGoal(1, ("b",), ("b",)), targets_of("b")) is chain
+
+
+def test_a_drive_is_added_to_a_few_chains_at_a_time() -> None:
+    chains = [
+        Chain(number, 1, tuple(Replica(drive) for drive in ("ax" if number == 5 else "ab")), 1) for number in range(9)
+    ]
+    goals = [ChainGoal(number, ("b", "x"), ("x",)) for number in range(6)]
+    goals += [ChainGoal(6, ("b", "y"), ("y",)), ChainGoal(7, ("b",)), ChainGoal(8, ("x", "y"), ("x", "y"))]
+    assert set(timely(chains, goals, 3)) == {0, 1, 5, 6, 7}, "what was begun comes first; other drives are not held up"
+    assert set(timely(chains, goals, 9)) == set(range(9))
+    assert timely([], [ChainGoal(1, ("a",), ("a",))], 1) == {1: ChainGoal(1, ("a",), ("a",))}
 
 
 def storm(seed: int) -> Iterator[tuple[Chain, Chain, dict[str, Target]]]:
