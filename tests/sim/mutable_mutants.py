@@ -1,4 +1,7 @@
-"""Replicas, nodes and managers that break one rule of mutable chunks each. The simulation must notice every one."""
+"""Replicas, nodes and managers that break one rule of mutable chunks each. The simulation must notice every one.
+
+Beside each stands a seed from which on it is noticed soon.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -23,7 +26,7 @@ from esker.wire.status import Status
 from esker.wire.types import Chain, Routing
 
 from .leasing_manager import LeasingManager
-from .mutable_drive import Slot
+from .mutable_drive import ChannelKey, Slot
 from .mutable_nodes import MutableNode, MutableResync
 from .mutants import ServesWithoutBeingAdmitted
 
@@ -205,28 +208,27 @@ class NeverRecovers(RecoverOperation):
         return False
 
 
-OPERATIONS: list[tuple[type, type[MutableOperation]]] = [
-    (craq.ReadRange, ReadsWithoutAsking),
-    (craq.ReadRange, ReadsWhatIsPending),
-    (craq.ReadRange, ReadsWithoutLease),
-    (craq.ReadRange, ReadsWhatIsUndecided),
-    (craq.ReadRange, ReadsInOtherVersions),
-    (craq.VersionQuery, AnswersForWhatIsUndecided),
-    (craq.Update, WritesAgain),
-    (craq.Update, AcknowledgesWhatItOnlyNoted),
-    (craq.Update, LetsLateWritesThrough),
-    (craq.Update, AppliesToWhateverIsThere),
-    (craq.Update, AcknowledgesBeforeTheSuccessor),
-    (craq.Update, AcknowledgesWithTooFew),
-    (craq.Update, AcknowledgesWhatItCouldNotWrite),
-    (craq.Update, AnswersBeforeItHasCommitted),
-    (craq.Update, DoesNotWaitForTheSyncingOne),
-    (craq.Update, DiscardsWhatIsUnknown),
-    (craq.Update, ConfirmsWithoutNoting),
-    (craq.Update, TakesWritesOfOtherVersions),
-    (craq.Recover, RecoversAcrossVersions),
-    (craq.Recover, NeverRecovers),
-    (craq.SyncMutable, SyncsWithoutWhatIsPending),
+OPERATIONS: list[tuple[type, type[MutableOperation], int]] = [
+    (craq.ReadRange, ReadsWithoutAsking, 0),
+    (craq.ReadRange, ReadsWhatIsPending, 3),
+    (craq.ReadRange, ReadsWithoutLease, 13),
+    (craq.ReadRange, ReadsWhatIsUndecided, 0),
+    (craq.ReadRange, ReadsInOtherVersions, 20),
+    (craq.VersionQuery, AnswersForWhatIsUndecided, 0),
+    (craq.Update, WritesAgain, 0),
+    (craq.Update, AcknowledgesWhatItOnlyNoted, 0),
+    (craq.Update, LetsLateWritesThrough, 0),
+    (craq.Update, AcknowledgesBeforeTheSuccessor, 0),
+    (craq.Update, AcknowledgesWithTooFew, 0),
+    (craq.Update, AcknowledgesWhatItCouldNotWrite, 0),
+    (craq.Update, AnswersBeforeItHasCommitted, 0),
+    (craq.Update, DoesNotWaitForTheSyncingOne, 0),
+    (craq.Update, DiscardsWhatIsUnknown, 0),
+    (craq.Update, ConfirmsWithoutNoting, 0),
+    (craq.Update, TakesWritesOfOtherVersions, 0),
+    (craq.Recover, RecoversAcrossVersions, 0),
+    (craq.Recover, NeverRecovers, 0),
+    (craq.SyncMutable, SyncsWithoutWhatIsPending, 0),
 ]
 
 
@@ -275,10 +277,21 @@ class DrawsTheNextVersion(ChainReplica):
         self._next_version = before
 
 
-REPLICAS: list[type[ChainReplica]] = [
-    TakesMessagesTwiceAndLate,
-    DrawsTheNextVersion,
-    ServesWithoutBeingAdmitted,
+class _AppliesEverything(_TakesEverything):
+    kinds: Mapping[type, type[MutableOperation]] = {**MutableChunks.kinds, craq.Update: AppliesToWhateverIsThere}
+
+
+class AppliesWhateverComes(ChainReplica):
+    """Neither looks at the order of messages nor at the version before."""
+
+    mutable_type = _AppliesEverything
+
+
+REPLICAS: list[tuple[type[ChainReplica], int]] = [
+    (TakesMessagesTwiceAndLate, 0),
+    (AppliesWhateverComes, 0),
+    (DrawsTheNextVersion, 0),
+    (ServesWithoutBeingAdmitted, 0),
 ]
 
 # Nodes
@@ -336,9 +349,8 @@ class ForgetsWhoWrote(MutableNode):
 
 
 class _KeepsChannels(MutableResync):
-    def _read_own(self) -> None:
-        super()._read_own()
-        self._channels = {}
+    def _channels(self) -> dict[ChannelKey, craq.ChannelEntry]:
+        return {}
 
 
 class SyncsNoChannels(MutableNode):
@@ -348,15 +360,29 @@ class SyncsNoChannels(MutableNode):
 
 
 class _GivesAwayPending(MutableResync):
-    def _read_own(self) -> None:
-        super()._read_own()
-        self._channels = dict(self._node.mutable.channels)  # type: ignore[attr-defined]
+    def _channels(self) -> dict[ChannelKey, craq.ChannelEntry]:
+        return dict(self._node.mutable.channels)  # type: ignore[attr-defined]
 
 
 class SyncsChannelsOfWhatIsPending(MutableNode):
     """The other takes for written what may still be discarded."""
 
     resync_type = _GivesAwayPending
+
+
+class _Hurries(MutableResync):
+    def _read_own(self) -> None:
+        self._early = super()._channels()
+        super()._read_own()
+
+    def _channels(self) -> dict[ChannelKey, craq.ChannelEntry]:
+        return self._early
+
+
+class SyncsChannelsFirst(MutableNode):
+    """Misses what was under way when the chain changed."""
+
+    resync_type = _Hurries
 
 
 class _Overlooks(MutableResync):
@@ -370,14 +396,15 @@ class SyncsWhatItCannotRead(MutableNode):
     resync_type = _Overlooks
 
 
-NODES: list[type[MutableNode]] = [
-    ReportsBeforeItIsDurable,
-    LaundersBadBytes,
-    CountsItsLeaseFromTheReply,
-    ForgetsWhoWrote,
-    SyncsNoChannels,
-    SyncsChannelsOfWhatIsPending,
-    SyncsWhatItCannotRead,
+NODES: list[tuple[type[MutableNode], int]] = [
+    (ReportsBeforeItIsDurable, 0),
+    (LaundersBadBytes, 0),
+    (CountsItsLeaseFromTheReply, 0),
+    (ForgetsWhoWrote, 0),
+    (SyncsNoChannels, 0),
+    (SyncsChannelsOfWhatIsPending, 0),
+    (SyncsChannelsFirst, 0),
+    (SyncsWhatItCannotRead, 0),
 ]
 
 # Managers
@@ -395,4 +422,4 @@ class TakesServingAwayAtOnce(LeasingManager):
     fences_type = _Open
 
 
-MANAGERS: list[type[LeasingManager]] = [TakesServingAwayAtOnce]
+MANAGERS: list[tuple[type[LeasingManager], int]] = [(TakesServingAwayAtOnce, 0)]

@@ -11,7 +11,7 @@ from esker.wire.limits import CLOCK_SKEW
 from esker.wire.status import Status
 from esker.wire.types import Chain
 
-from .mutable_drive import MutableDrive, Slot, image_of, patched
+from .mutable_drive import ChannelKey, MutableDrive, Slot, image_of, patched
 from .nodes import Node, Operation, World
 from .resyncs import Resync
 
@@ -266,17 +266,31 @@ class MutableResync(Resync):
         own = self._node.mutable  # type: ignore[attr-defined]
         self._images = {chunk: slot.image for chunk, slot in own.committed.items()}
         self._held = set(own.pending)
-        self._channels = own.settled_channels()
         super()._read_own()
 
     def _read_theirs(self) -> None:
         theirs = self._target.mutable  # type: ignore[attr-defined]
         if self._target.ready(self.version):
-            theirs.merge_channels(self._channels)
             images = {chunk: slot.image for chunk, slot in theirs.committed.items()}
             self._left |= self._held | theirs.pending.keys()
             self._left |= {chunk for chunk in self._images | images if self._images.get(chunk) != images.get(chunk)}
         super()._read_theirs()
+
+    def _look(self) -> None:
+        if not self._left:
+            # Not before: what was under way when the chain changed is in the table only by now.
+            self._then("channels", self._send_channels)
+
+    def _channels(self) -> dict[ChannelKey, craq.ChannelEntry]:
+        channels: dict[ChannelKey, craq.ChannelEntry] = self._node.mutable.settled_channels()  # type: ignore[attr-defined]
+        return channels
+
+    def _send_channels(self) -> None:
+        if not self._target.ready(self.version):
+            self._again("channels", self._send_channels)
+            return
+        self._target.mutable.merge_channels(self._channels())  # type: ignore[attr-defined]
+        super()._look()
 
     def _sync(self, chunk: bytes) -> None:
         if chunk not in MUTABLE_CHUNKS:

@@ -58,6 +58,8 @@ class MutableSimulation(Simulation):
         self.reads: dict[Status, int] = {}
         self.writes: dict[Status, int] = {}
         self._images: dict[tuple[bytes, int], craq.Image] = {}
+        self._removals: dict[bytes, int] = {}
+        """By chunk: the highest version that removed it anywhere."""
         self._committed: dict[craq.Origin, int] = {}
         self._floors: dict[tuple[str, str, bytes], int] = {}
         self._truncations = 0
@@ -276,13 +278,15 @@ class MutableSimulation(Simulation):
         self, node: MutableNode, chunk: bytes, image: craq.Image, origin: craq.Origin | None, *, committed: bool
     ) -> None:
         """An image became durable on a drive."""
+        if image.absent:
+            self._removals[chunk] = max(self._removals.get(chunk, 0), image.version)
         if image.version and self._images.setdefault((chunk, image.version), image) != image:
             self.fail(f"{node.drive} has two images of version {image.version}")
         if committed and origin is not None and self._committed.setdefault(origin, image.version) != image.version:
             self.fail(f"{node.drive} commits {origin} again, in {image.version} after {self._committed[origin]}")
 
-    def _check(self) -> None:
-        super()._check()
+    def _check_promises(self) -> None:
+        super()._check_promises()
         for replica in self.manager.chain.replicas:
             if replica.state in PARTICIPANTS:
                 self._check_mutable(self.nodes[replica.drive_id], replica.incarnation)
@@ -302,4 +306,4 @@ class MutableSimulation(Simulation):
                 self._floors[place] = committed
 
     def _removed_since(self, chunk: bytes, version: int) -> bool:
-        return any(of == chunk and at >= version and image.absent for (of, at), image in self._images.items())
+        return self._removals.get(chunk, 0) >= version

@@ -37,6 +37,7 @@ class World(Protocol):
     random: random.Random
     factory: Factory
     faults: bool
+    touched: bool
     steps: "list[tuple[Node, str, Callable[[], None]]]"
     now_s: float
     timers: "list[tuple[float, Node, Callable[[], None]]]"
@@ -146,6 +147,7 @@ class Node:
 
     def crash(self) -> None:
         """Whatever the drive has not reported may have become durable all the same."""
+        self._world.touched = True
         for operation in self.operations.values():
             if operation.write is not None and self._random.random() < 0.5:
                 self.store[operation.event.chunk] = operation.write
@@ -201,6 +203,7 @@ class Node:
 
         def run() -> None:
             if self.lives == life:
+                self._world.touched = True
                 happened = event()
                 if happened is not None:
                     self.handle(happened)
@@ -227,6 +230,7 @@ class Node:
 
     def handle(self, event: AnyEvent) -> None:
         assert self.machine is not None
+        self._world.touched = True
         for effect in self.machine.handle(event):
             getattr(self, f"_{type(effect).__name__}")(effect)
         if self.machine.busy != len(self.operations):

@@ -69,6 +69,8 @@ class Simulation:
         self.random = random.Random(seed)
         self.factory = factory
         self.faults = True
+        self.touched = True
+        """A node handled something, or the chain changed, since the promises were checked."""
         self.now_s = 0.0
         self.steps: list[tuple[Node, str, Callable[[], None]]] = []
         self.timers: list[tuple[float, Node, Callable[[], None]]] = []
@@ -196,6 +198,7 @@ class Simulation:
             self._managed_s = self.now_s + MANAGER_STEP_S
             if self.manager.step(self.now_s):
                 self.changes += 1
+                self.touched = True
                 self._maps.append(self.manager.chain)
                 self.note(f"manager: {self.manager.chain}")
 
@@ -347,6 +350,12 @@ class Simulation:
             self._absent.add(event.chunk)
 
     def _check(self) -> None:
+        """Nothing that was promised changes where no node and no chain did."""
+        if self.touched:
+            self.touched = False
+            self._check_promises()
+
+    def _check_promises(self) -> None:
         for replica in self.manager.chain.replicas:
             if replica.state not in (TargetState.SERVING, TargetState.LASTSRV):
                 continue
