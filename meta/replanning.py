@@ -84,9 +84,7 @@ def plan_replacement(cluster: Cluster, old: str, new: str, *, force: bool) -> li
         raise UserError(f"drive {new} has not joined this cluster; start its chunk server first")
     if old == new:
         raise UserError(f"drive {old} cannot replace itself")
-    other = next((each.replaced_by for each in cluster.routing.leaving if each.drive_id == old), "")
-    if other not in ("", new):
-        raise UserError(f"drive {old} is being replaced by {other}; esker admin drain {old} --cancel calls that off")
+    _check_not_replaced(cluster, [old], new)
     concerned = [chain for chain in cluster.routing.chains if old in cluster.members(chain)]
     if not concerned:
         return []
@@ -115,6 +113,7 @@ def plan_drain(cluster: Cluster, leaving: Collection[str]) -> list[ChainGoal]:
     strangers = [drive_id for drive_id in leaving if drive_id not in cluster.drives]
     if strangers:
         raise UserError(f"drive {strangers[0]} is not in this cluster")
+    _check_not_replaced(cluster, leaving, "")
     gone = cluster.leaving | set(leaving)
     stay = [drive for drive in cluster.drives.values() if drive.worker.drive_id not in gone and drive.alive]
     concerned = [chain for chain in cluster.routing.chains if set(leaving) & set(cluster.members(chain))]
@@ -236,6 +235,16 @@ def _drained(
             own.append(best)
         goals.append(cluster.goal(chain, tuple(sites[number].drive_id for number in own)))
     return goals
+
+
+def _check_not_replaced(cluster: Cluster, drives: Collection[str], new: str) -> None:
+    """Unless by `new`, none of `drives` is being replaced already."""
+    for leaving in cluster.routing.leaving:
+        if leaving.drive_id in drives and leaving.replaced_by not in ("", new):
+            raise UserError(
+                f"drive {leaving.drive_id} is being replaced by {leaving.replaced_by}; "
+                f"esker admin drain {leaving.drive_id} --cancel calls that off"
+            )
 
 
 def _check_room(cluster: Cluster, leaving: Iterable[str], takers: Sequence[KnownDrive]) -> None:

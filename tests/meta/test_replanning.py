@@ -143,6 +143,7 @@ def test_a_second_drain_adds_to_the_first() -> None:
         (cluster_of(2, 1), ["n0d0"], "has 2 replicas, and only 1 drives are up and stay: add drives first"),
         (cluster_of(3, 1, dead=("n1d0",)), ["n0d0"], "only 1 drives are up and stay"),
         (cluster_of(3, 1, used_bytes=90 * GIB), ["n0d0"], "add drives first"),
+        (cluster_of(3, 1, leaving=(Leaving("n0d0", 1, "n1d0"),)), ["n0d0"], "drive n0d0 is being replaced by n1d0; "),
         (cluster_of(3, 1), ["n8d0"], "drive n8d0 is not in this cluster"),
     ],
 )

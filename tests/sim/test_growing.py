@@ -7,7 +7,7 @@ import pytest
 from .growing import CarelessManager, GrowingSimulation
 from .simulation import Broken
 
-SEEDS = int(os.environ.get("ESKER_TEST_SEEDS", "20"))
+SEEDS = int(os.environ.get("ESKER_TEST_SEEDS", "10"))
 SEEDS_UNTIL_CAUGHT = 20
 
 

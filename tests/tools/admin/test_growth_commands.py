@@ -1,0 +1,107 @@
+"""`esker admin replace-drive`, `drain`, `expand`, `remove-node` and `balance`: what they show and wait for, in a small
+cluster of which a part is down; and that each answers in time all the same.
+"""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from esker.tools.admin.cluster_commands import run_nodes
+from esker.tools.admin.cluster_figures import ClusterFigures
+from esker.tools.admin.growth import run_balance, run_drain, run_expand, run_remove_node, run_replace
+from esker.tools.admin.growth_watch import _SentBytes, waiting_for
+from esker.tools.exit_codes import ExitCode
+from esker.wire.errors import UserError
+from esker.wire.messages import ClusterStatusReply, WorkerStatus
+from esker.wire.types import Chain, ChainGoal, Replica, Routing, TargetState
+
+from ...chunkserver.processes import metadata, worker
+from ...meta.conftest import worker as known_worker
+from ...waiting import until
+
+S, L = TargetState.SERVING, TargetState.LASTSRV
+
+
+def figures(*chains: Chain, goals: tuple[ChainGoal, ...] = (), silent: tuple[int, ...] = ()) -> ClusterFigures:
+    workers = tuple(WorkerStatus(known_worker(n), -1.0 if n in silent else 0.1, 1, 1) for n in range(4))
+    routing = Routing("c", 1, tuple(each.worker for each in workers), chains, (), 4, 2, goals=goals)
+    return ClusterFigures(ClusterStatusReply(routing, workers, 0, "", "h:1", 1, "memory"))
+
+
+def test_what_a_move_waits_for_is_named() -> None:
+    chain = Chain(3, 1, (Replica("d0", S), Replica("d1", S)), 1)
+    down = Chain(4, 1, (Replica("d0", L), Replica("d1", L)), 1)
+    goal = ChainGoal(3, ("d1", "d2"), ("d2",))
+    assert waiting_for(figures(chain, goals=(goal,)), [chain]) == ""
+    assert waiting_for(figures(chain, goals=(goal,), silent=(2,)), [chain]) == "drives that are silent: d2"
+    assert waiting_for(figures(chain, goals=(goal,), silent=(0, 3)), [chain]) == "", "those that are not added"
+    assert waiting_for(figures(chain, down), [chain, down]) == "chains that nobody serves: 4"
+    assert waiting_for(figures(*[down] * 7), [down] * 7) == "chains that nobody serves: 4, 4, 4, 4, 4 and more"
+
+
+def test_bytes_sent_are_counted_through_restarts_and_ends() -> None:
+    sent = _SentBytes()
+
+    def seen(**counters: int) -> int:
+        found = {drive: {"resync_bytes": value} for drive, value in counters.items()}
+        return sent.seen(ClusterFigures(figures().status, found))
+
+    assert seen(a=100, b=0) == 0
+    assert seen(a=150, b=10) == 60
+    assert seen(b=30) == 80, "a is gone"
+    assert seen(a=150, b=5) == 80, "b began anew"
+    assert seen(a=150, b=25, c=9) == 100
+
+
+async def test_commands_answer_while_a_part_of_the_cluster_is_down(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drives = [tmp_path / f"d{number}" for number in range(4)]
+    async with metadata(tmp_path / "meta", 2, 2) as cluster, worker(cluster, drives[0], node_id="n0") as first:
+        async with (
+            worker(cluster, drives[1], node_id="n1"),
+            worker(cluster, drives[2], node_id="n2") as spare,
+            worker(cluster, drives[3], node_id="n3"),
+        ):
+            names = (first.ready["drive_id"], spare.ready["drive_id"])
+            assert await run_replace(cluster, *names, force=False, dry_run=True, wait_s=None, as_json=False) == 0
+            out = capsys.readouterr().out
+            assert re.search(rf"1 +\S +{names[0]}, \S+ +\S +{names[1]}, \S+", out)
+            assert "2 chains would change; nothing was changed (--dry-run)" in out
+            assert await run_drain(cluster, "n0", cancel=False, dry_run=True, wait_s=None, as_json=True) == 0
+            assert len(json.loads(capsys.readouterr().out)["plan"]) == 2
+            assert await run_balance(cluster, as_json=False) == 0
+            assert "worst loss" in capsys.readouterr().out
+
+            # What is added never gets as far as to serve, so that the replacement is under way for good.
+            monkeypatch.setattr("esker.meta.chain_decisions.step_toward", lambda chain, goal, targets: chain)
+            assert await run_replace(cluster, *names, force=False, dry_run=False, wait_s=None, as_json=True) == 0
+            assert json.loads(capsys.readouterr().out)["state"] == "begun"
+            await spare.destroy()
+        # Only n0 is up now.
+
+        async def alone() -> bool:
+            await run_nodes(cluster, as_json=True)
+            return [row["up"] for row in json.loads(capsys.readouterr().out)["workers"]].count(True) == 1
+
+        await until(alone, "the silence of the other drives")
+        code = await run_replace(cluster, *names, force=False, dry_run=False, wait_s=0.1, as_json=False)
+        assert code is ExitCode.AGAIN
+        assert f"it waits for drives that are silent: {names[1]}; run the same" in capsys.readouterr().out
+        with pytest.raises(UserError, match="is being replaced by"):
+            await run_drain(cluster, "n0", cancel=False, dry_run=False, wait_s=0.1, as_json=False)
+        assert await run_drain(cluster, "n0", cancel=True, dry_run=False, wait_s=None, as_json=False) == 0
+        assert "n0 stays: 2 chains keep what they have" in capsys.readouterr().out
+        with pytest.raises(UserError, match="only 0 drives are up and stay"):
+            await run_drain(cluster, "n0", cancel=False, dry_run=False, wait_s=0.1, as_json=False)
+        assert await run_expand(cluster, dry_run=False, as_json=False) == 0
+        assert "there is nothing to expand" in capsys.readouterr().out
+        assert await run_balance(cluster, as_json=True) == 0
+        assert json.loads(capsys.readouterr().out)["goals"] == 0
+        with pytest.raises(UserError, match="there is no drive and no node 'n9'"):
+            await run_remove_node(cluster, "n9", as_json=False)
+        assert await run_remove_node(cluster, "n2", as_json=False) == 0, "it is down, and holds nothing"
+        with pytest.raises(UserError, match="was removed"):
+            await run_replace(cluster, names[1], names[0], force=False, dry_run=False, wait_s=1.0, as_json=False)
