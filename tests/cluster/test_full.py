@@ -8,7 +8,7 @@ from esker.kvclient import Geometry, Status
 from esker.wire.limits import KIB, MIB
 
 from ..waiting import until
-from .clusters import connect, get_all, key_of, put_all, running, value_of, view
+from .clusters import connect, get_all, key_of, put_all, put_through, running, value_of, view
 
 CAPACITY_BYTES = 16 * MIB
 BATCH = 10
@@ -51,6 +51,9 @@ async def test_full_drives(tmp_path: Path, geometry: Geometry) -> None:
             return set((await put_all(client, fresh)).values()) <= {Status.OK, Status.EXISTS}
 
         await until(room_again, "the room of removed blocks is used again")
+        late = {number: value_of(number, 256 * KIB) for number in refused[:5]}
+        await put_through(client, late)
+        stored |= late
         assert await get_all(client, list(stored)) == list(stored.values())
         assert [process.pid for process in cluster.processes()] == pids, "nothing crashed"
 
