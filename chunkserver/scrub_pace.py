@@ -6,7 +6,7 @@ A quarter, not nothing: a drive that is never idle is scrubbed all the same.
 import asyncio
 from collections.abc import Callable
 
-COST_BYTES_MIN = 32 << 10
+COST_BYTES_MIN = 64 << 10
 """A chunk costs at least this much of the rate, however small it is: looking at it takes time of the loop."""
 BUSY_FACTOR = 3
 """How many times longer a reading may take beside clients."""

@@ -109,11 +109,17 @@ class Verifier:
     def __init__(self, source: Source, submit: Callable[[], None]) -> None:
         self._source = source
         self._submit = submit
+        self._spare: memoryview | None = None
         self._loop = asyncio.get_running_loop()
 
     async def look(self, record_key: bytes, pause: Pause = no_pause) -> Seen:
         """Reads the chunk, waiting for `pause` after each piece."""
-        buffer = memoryview(mmap.mmap(-1, PIECE_BYTES))
+        buffer, self._spare = self._spare or memoryview(mmap.mmap(-1, PIECE_BYTES)), None
+        seen = await self._look(record_key, pause, buffer)
+        self._spare = buffer  # not where this was cancelled: then the drive may still be at it
+        return seen
+
+    async def _look(self, record_key: bytes, pause: Pause, buffer: memoryview) -> Seen:
         first: Readable | None = None
         at = read_bytes = changes = 0
         again = failed_once = False

@@ -296,7 +296,7 @@ def test_it_goes_on_as_soon_as_clients_are_gone() -> None:
 def test_small_chunks_cost_more_than_their_bytes() -> None:
     async def run() -> None:
         pace = ScrubPace(MIB, lambda: True)
-        for _ in range(32):
+        for _ in range(16):
             await pace.enter(100)
         assert asyncio.get_running_loop().time() == pytest.approx(1.0)
 
