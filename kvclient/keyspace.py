@@ -5,6 +5,7 @@ trip, a read goes on to an older one where a newer one has nothing, and a remova
 one that lies in two layouts is the same in both.
 """
 
+import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -70,7 +71,8 @@ class Keyspace:
             known = self._layouts.get(version)
             if known is None:
                 routes = ChainRoutes(self.workers, namespace.table_id, version, waits=not self.cache)
-                known = Layout(routes, SlotTable(slots, routes.chain_count), cache=self.cache)
+                table = SlotTable(slots, routes.chain_count)
+                known = Layout(routes, table, cache=self.cache, clock=asyncio.get_running_loop().time)
             layouts[version] = known
         self.namespace, self._layouts = namespace, layouts
 

@@ -1,15 +1,16 @@
 """Where a namespace's blocks lie: over the chains of one version of its chain table, at this moment.
 
 A `Place` is such a moment, immutable: each call works with those that it began with. A `Layout` gives them out. In
-cache mode it watches which chains are dead, as the cluster map says or as this client's own connections show, and has
-others stand in for them: the slots of a dead chain go to the best of the living ones, all other slots stay. When the
-chain is back its slots are its own again; where blocks were put meanwhile is remembered, to be looked at on a miss.
+cache mode it watches which chains are dead, as the cluster map says or as this client's own connections show, or take
+no blocks, and has others stand in for them: the slots of a dead chain go to the best of the living ones, all other
+slots stay. When the chain is back its slots are its own again; where blocks were put meanwhile is remembered, to be
+looked at on a miss.
 
 Two clients may take different chains for dead for a while. That costs misses, and nothing else: what a key stands for
 never changes, and every byte that is read is verified.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +22,9 @@ from esker.wire.placement import Indexes, SlotTable
 ChainIds = npt.NDArray[np.int64]
 _STRIDE = 257
 """By how many slots the stand-ins of a block's successive chunks lie apart."""
+REFUSED_S = 1.0
+"""A chain that took no blocks counts as dead for so long, or until it has changed: by then the cluster map tells of a
+worker that cannot store, or has yet to be admitted again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,24 +59,44 @@ class Place:
 class Layout:
     """One version of the namespace's chain table. `cache`: others stand in for chains that are dead."""
 
-    def __init__(self, routes: ChainRoutes, slots: SlotTable, *, cache: bool) -> None:
+    def __init__(self, routes: ChainRoutes, slots: SlotTable, *, cache: bool, clock: Callable[[], float]) -> None:
+        """`clock` is in seconds, and never jumps."""
         self.routes = routes
+        self._clock = clock
         self._home = slots
         self._cache = cache
         self._now = Place(routes, slots)
         self._meanwhile = slots
         """Where blocks went while chains were dead that are back; else as at home."""
+        self._refused: dict[int, tuple[int, float]] = {}
+        """Chains that took no blocks: their version then, and until when that counts."""
 
-    def now(self, excluded: frozenset[int] = frozenset()) -> Place:
-        """The place at this moment, as if the chains in `excluded` were dead too."""
+    def now(self) -> Place:
+        """The place at this moment."""
         if not self._cache:
             return self._now
         dead = self.routes.now().dead
+        if self._refused:
+            dead |= self._still_refused()
         if dead != self._now.dead:
             self._change(dead)
-        if excluded <= dead:
-            return self._now
-        return Place(self.routes, self._slots_without(dead | excluded), dead | excluded, sole=False)
+        return self._now
+
+    def refuse(self, chains: Iterable[int]) -> None:
+        """These chains took no blocks just now."""
+        if self._cache:
+            known = self.routes.now().chains
+            until_s = self._clock() + REFUSED_S
+            self._refused |= {chain: (known[chain].version, until_s) for chain in chains}
+
+    def _still_refused(self) -> frozenset[int]:
+        known, now_s = self.routes.now().chains, self._clock()
+        self._refused = {
+            chain: (version, until_s)
+            for chain, (version, until_s) in self._refused.items()
+            if now_s < until_s and known[chain].version == version
+        }
+        return frozenset(self._refused)
 
     def _change(self, dead: frozenset[int]) -> None:
         before = self._now
@@ -88,7 +112,7 @@ class Layout:
     def others(self) -> Iterator[Place]:
         """Places besides `now` at which blocks may be found."""
         if self._meanwhile is not self._home:
-            yield Place(self.routes, self._meanwhile, self.routes.now().dead, sole=False)
+            yield Place(self.routes, self._meanwhile, self.now().dead, sole=False)
 
     def home(self) -> Place:
         """The place with every chain alive."""

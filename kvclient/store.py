@@ -11,7 +11,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from esker.kvclient.keyspace import Keyspace
-from esker.kvclient.layout import Place
 from esker.kvclient.memory import Memory
 from esker.kvclient.put import Put
 from esker.kvclient.results import PutResult
@@ -53,9 +52,9 @@ async def _put(
     """One round of distinct keys."""
     loop = asyncio.get_running_loop()
     results: dict[int, PutResult] = {}
-    excluded: frozenset[int] = frozenset()
     left = positions
-    place = keyspace.newest.now()
+    layout = keyspace.newest
+    place = layout.now()
     for _ in range(STAND_INS_MAX + 1):
         whole = len(left) == len(keys)
         chains = place.firsts(anchors)
@@ -72,17 +71,12 @@ async def _put(
         results |= zip(left, outcomes, strict=True)
         if not keyspace.cache:
             break
-        excluded |= put.unavailable
+        layout.refuse(put.unavailable)
         left = [at for at, result in zip(left, outcomes, strict=True) if result.status in _ELSEWHERE]
-        next_place = keyspace.newest.now(excluded)
-        if not left or loop.time() >= ends_at or _same(place, next_place):
+        before, place = place, layout.now()
+        if not left or loop.time() >= ends_at or place is before:
             break
-        place = next_place
     return [results[at] for at in positions]
-
-
-def _same(one: Place, other: Place) -> bool:
-    return one.routes is other.routes and one.dead == other.dead
 
 
 def _distinct(objects: Sequence[bytes]) -> list[list[int]]:

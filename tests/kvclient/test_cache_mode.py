@@ -10,7 +10,7 @@ import pytest
 
 from esker.client import head_batch, workers
 from esker.client.fake import FakeCluster
-from esker.kvclient import Geometry, KVCacheClient, Status, UserError
+from esker.kvclient import Geometry, KVCacheClient, Status, UserError, layout
 from esker.wire.messages import Method
 from esker.wire.types import TargetState
 
@@ -169,14 +169,42 @@ async def test_a_slow_drive_is_not_given_up(
     assert len(worker.chunks) == home(client, DURING).count(0)
 
 
-async def test_a_drive_that_cannot_store_is_passed_by(open_client: Any, cluster: FakeCluster) -> None:
+async def test_a_drive_that_cannot_store_is_passed_by(
+    open_client: Any, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layout, "REFUSED_S", BUDGET_S)
     client = await open_client()
+    await put(client, BEFORE)
+    assert len(cluster.workers[0].chunks) < len(BEFORE)
+    cluster.workers[0].chunks.clear()
     for number in (1, 2, 3):
         cluster.workers[number].faults.status[Method.CREATE] = Status.UNAVAILABLE
     assert set(await put(client, DURING)) == {OK}
     assert len(cluster.workers[0].chunks) == len(DURING)
-    cluster.workers[0].faults.status[Method.CREATE] = Status.UNAVAILABLE
+    requests = [worker.requests.count(Method.CREATE) for worker in cluster.workers]
+    assert set(await put(client, [b"more", b"and more"])) == {OK}
+    assert set(await get(client, DURING)) == {OK}
+    assert [worker.requests.count(Method.CREATE) for worker in cluster.workers[1:]] == requests[1:], "nobody asks again"
+    for number in (1, 2, 3):
+        del cluster.workers[number].faults.status[Method.CREATE]
+    cluster.fail_over({})
+    await client._routing.refresh()
+    assert await get(client, BEFORE) == [MISS if number == 0 else OK for number in home(client, BEFORE)]
+    assert set(await get(client, DURING)) == {OK}, "what was put elsewhere is remembered"
+    assert set(await put(client, [b"again-%d" % number for number in range(50)])) == {OK}
+    assert all(
+        worker.requests.count(Method.CREATE) > count for worker, count in zip(cluster.workers, requests, strict=True)
+    )
+
+
+async def test_with_all_drives_refusing_puts_are_unavailable(open_client: Any, cluster: FakeCluster) -> None:
+    client = await open_client()
+    for worker in cluster.workers:
+        worker.faults.status[Method.CREATE] = Status.UNAVAILABLE
     assert set(await put(client, [b"nobody"])) == {Status.UNAVAILABLE}
+    for worker in cluster.workers:
+        worker.faults.status.clear()
+    assert set(await put(client, [b"nobody"])) == {OK}, "where nobody stands in all are asked"
 
 
 @pytest.mark.parametrize("state", [TargetState.OFFLINE, TargetState.LASTSRV])
@@ -269,9 +297,10 @@ async def test_the_mode_is_the_namespaces(connect: Any) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 async def test_whatever_dies_and_comes_back_no_byte_is_wrong_and_puts_go_on(
-    open_client: Any, cluster: FakeCluster, until: Any, seed: int
+    open_client: Any, cluster: FakeCluster, until: Any, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     """Two clients with blocks of one to four chunks; all drives but one die under their calls."""
+    monkeypatch.setattr(layout, "REFUSED_S", 0.05)
     random = Random(seed)
     clients = [await open_client(STRIPED), await open_client(STRIPED)]
     keys = [b"key-%d" % number for number in range(60)]
@@ -307,7 +336,7 @@ async def test_whatever_dies_and_comes_back_no_byte_is_wrong_and_puts_go_on(
     cluster.new_map()
     for client in clients:
         await client._routing.refresh()
-        await until(lambda: all(state.channel for state in client._keyspace.workers.by_drive.values()))  # noqa: B023
+        await until(lambda: not client._keyspace.newest.now().dead)  # noqa: B023
     stored = await clients[0].put(keys, list(values.values()))
     assert {each.status for each in stored} <= {OK, Status.EXISTS}
     for client in clients:
