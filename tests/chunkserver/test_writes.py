@@ -270,7 +270,7 @@ async def test_a_drive_that_fails_a_write_stops_serving(drive: ServedDrive, clie
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     drive.store._committer._files.data_sync = broken
-    drive.expected_bugs = ["commit failed, the drive takes no more writes"]
+    drive.expected_bugs = ["data cannot be synced, the drive takes no more writes"]
     statuses = await asyncio.gather(*(client.create({number: content(number)}) for number in range(2, 12)))
     assert {status for made in statuses for status in made.values()} == {Status.UNAVAILABLE}
     assert drive.view.offline_chains == {1}
