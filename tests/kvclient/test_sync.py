@@ -69,6 +69,13 @@ def test_all_calls(client: SyncKVCacheClient) -> None:
     assert len(client.salt) == 32
 
 
+def test_the_mode_is_passed_on(served: Served) -> None:
+    with SyncKVCacheClient(served.cluster.address, "cached", GEOMETRY, mode="cache", pool_bytes=1 << 20) as client:
+        assert [each.status for each in client.put([b"a"], [b"1"])] == [Status.OK]
+    with pytest.raises(UserError, match="you asked"):
+        SyncKVCacheClient(served.cluster.address, "cached", GEOMETRY, pool_bytes=1 << 20)
+
+
 def test_errors_come_out_where_the_call_was(client: SyncKVCacheClient) -> None:
     with pytest.raises(UserError, match="key 0 has 0 bytes"):
         client.put([b""], [b"v"])
