@@ -4,8 +4,8 @@ one.
 Two chunks are equal if version, length, truncate version and checksums are, and nothing is pending at either; all
 others are sent whole, or removed there, by the replica's own operation, under the lock that it shares with clients'
 writes. Of a channel whose last write is still pending here the one before is sent: a pending write may yet be
-discarded, and otherwise takes its entry with it. No entry is read before all that was begun in earlier versions of the
-chain has been reported by the drive, or one might come too late.
+discarded, and otherwise takes its entry with it. Channels come last, when all chunks are in line and all that was begun
+in earlier versions of the chain has been reported by the drive: else the entry of such a write might come too late.
 """
 
 import asyncio

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from esker.chunkserver.copy_on_write import Pieces
 from esker.chunkserver.engine.errors import CorruptRecord, DriveFailed, NoSpace
+from esker.chunkserver.engine.image_record import ChannelRecord
 from esker.chunkserver.engine.store import DriveStore
 from esker.chunkserver.forward import Link
 from esker.chunkserver.mutable_operations import MutableOperation, entry_of, image_of, pending_of, stored_image
@@ -170,17 +171,19 @@ class MutableRunner:
 
     def _lookup(self, replica: ChainReplica, effect: craq.LookupMutable) -> AnyEvent:
         operation = self._operations[effect.op]
-        chunk = operation.looked = self._images.chunk(operation.record_key)
-        damaged = chunk.damaged
-        entry = None
+        entry: ChannelRecord | CorruptRecord | None = None
         event = operation.event
-        chain = replica.chain
         if isinstance(event, craq.Update) and event.origin is not None:
-            try:
-                entry = self._images.channel(chain.chain_id, event.origin.client, event.origin.channel)
-            except CorruptRecord as error:
-                log.error("a channel's last write cannot be made out", drive=self._store.drive_id, reason=str(error))
-                damaged = True  # whether this write was done before is not known any more
+            origin = event.origin
+            chunk, entry = self._images.chunk_and_channel(operation.record_key, origin.client, origin.channel)
+        else:
+            chunk = self._images.chunk(operation.record_key)
+        damaged = chunk.damaged
+        if isinstance(entry, CorruptRecord):
+            log.error("a channel's last write cannot be made out", drive=self._store.drive_id, reason=str(entry))
+            entry, damaged = None, True  # whether this write was done before is not known any more
+        operation.looked = chunk
+        chain = replica.chain
         return craq.Looked(
             effect.op,
             image_of(chunk.committed),

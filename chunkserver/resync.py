@@ -185,9 +185,9 @@ class ResyncService:
             async for key in differing(images, replica.chain, ask):
                 count += 1
                 await self._begin(group, replica, key)
-            tries = _Tries("what was begun before the chain changed does not end")
-            channels = await send_channels(images, replica, ask, partial(tries.again, "a commit is under way"))
-            self._counters.add("resync_channels", channels)
+        tries = _Tries("what was begun before the chain changed does not end")
+        channels = await send_channels(images, replica, ask, partial(tries.again, "a commit is under way"))
+        self._counters.add("resync_channels", channels)
         return count
 
     async def _begin(self, group: asyncio.TaskGroup, replica: ChainReplica, key: bytes) -> None:

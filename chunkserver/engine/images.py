@@ -100,6 +100,19 @@ class Images:
             images.append(image)
         return Chunk(images[0], images[1], damaged)
 
+    def chunk_and_channel(
+        self, record_key: bytes, client: bytes, channel: int
+    ) -> tuple[Chunk, ChannelRecord | CorruptRecord | None]:
+        """What is durable of the chunk, and the last write of a channel of its chain, at one moment."""
+        key = channel_key(int.from_bytes(record_key[:4], "big"), client, channel)
+        with self._index.env.begin(db=self._index.images) as txn:
+            chunk = self._chunk(record_key, txn.get(record_key + COMMITTED), txn.get(record_key + PENDING))
+            value = txn.get(key, db=self._index.channels)
+        try:
+            return chunk, None if value is None else decode_channel(key, value)
+        except CorruptRecord as error:
+            return chunk, error
+
     def channel(self, chain_id: int, client: bytes, channel: int) -> ChannelRecord | None:
         """The last write of a channel. Raises `CorruptRecord`."""
         key = channel_key(chain_id, client, channel)
