@@ -40,3 +40,15 @@ async def test_a_chain_gets_the_drives_that_it_shall_have(server: Server) -> Non
     assert after.goals == ()
     await server.passes(LEASES_S)
     assert (await server.routing.newest()).version == after.version, "then it is at rest"
+
+
+async def test_a_chain_that_only_caches_begins_anew_where_its_drives_are_dead(server: Server) -> None:
+    chain = await server.chain()
+    await join(server.store, worker(3), dead)
+    server.lives["d3"] = "first"
+    server.silent = {each.drive_id for each in chain.replicas}
+    version = (await server.routing.newest()).version
+    await set_goals(server.store, SetGoals(version, (ChainGoal(chain.chain_id, ("d3",), ("d3",), fresh=True),)), 1)
+    await server.passes(2 * LEASES_S)
+    assert await server.text(chain.chain_id) == "d3:S"
+    assert (await server.routing.newest()).goals == ()

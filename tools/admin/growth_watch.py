@@ -56,6 +56,7 @@ async def _watch(link: ClusterLink, drives: Collection[str], wait_s: float | Non
     figures = await _look(link)
     total = len(_chains_with(figures.chains, drives))
     sent_bytes = _SentBytes()
+    silence = ""
     with progress("moving chains", max(1, total)) as advance:
         while True:
             left = _chains_with(figures.chains, drives)
@@ -63,18 +64,16 @@ async def _watch(link: ClusterLink, drives: Collection[str], wait_s: float | Non
             sent = sent_bytes.seen(figures)
             if not left and not (forgotten and known & set(drives)):
                 return Outcome("done", total, total, sent)
-            advance(total - len(left), f"{shown_size(sent)} sent")
+            advance(total - len(left), f"{shown_size(sent)} sent" + (f"; waiting for {silence}" if silence else ""))
             if wait_s is None:
                 return Outcome("begun", total, total - len(left), sent)
             if loop.time() >= deadline:
-                return Outcome("under way", total, total - len(left), sent, waiting_for(figures, left))
+                return Outcome("under way", total, total - len(left), sent, silence or waiting_for(figures, left))
             await asyncio.sleep(min(LOOK_INTERVAL_S, max(0.0, deadline - loop.time())))
             try:
-                figures = await _look(link)
-            except (ConnectionFailed, DeadlineExceeded, RequestFailed) as error:
-                if loop.time() >= deadline:
-                    raise
-                advance(total - len(left), f"the metadata servers do not answer: {error}")
+                figures, silence = await _look(link), ""
+            except (ConnectionFailed, DeadlineExceeded, RequestFailed):
+                silence = "the metadata servers, which do not answer"
 
 
 class _SentBytes:

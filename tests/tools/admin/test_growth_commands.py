@@ -2,6 +2,7 @@
 cluster of which a part is down; and that each answers in time all the same.
 """
 
+import asyncio
 import json
 import re
 from pathlib import Path
@@ -11,9 +12,9 @@ import pytest
 from esker.tools.admin.cluster_commands import run_nodes
 from esker.tools.admin.cluster_figures import ClusterFigures
 from esker.tools.admin.growth import run_balance, run_drain, run_expand, run_remove_node, run_replace
-from esker.tools.admin.growth_watch import _SentBytes, waiting_for
+from esker.tools.admin.growth_watch import Outcome, _SentBytes, waiting_for, watch
 from esker.tools.exit_codes import ExitCode
-from esker.wire.errors import UserError
+from esker.wire.errors import ConnectionFailed, UserError
 from esker.wire.messages import ClusterStatusReply, WorkerStatus
 from esker.wire.types import Chain, ChainGoal, Replica, Routing, TargetState
 
@@ -53,6 +54,59 @@ def test_bytes_sent_are_counted_through_restarts_and_ends() -> None:
     assert seen(b=30) == 80, "a is gone"
     assert seen(a=150, b=5) == 80, "b began anew"
     assert seen(a=150, b=25, c=9) == 100
+
+
+class Looks:
+    """A `ClusterLink` that finds one thing after the other: how the chains are, or that nobody answers."""
+
+    def __init__(self, *found: ClusterFigures | ConnectionFailed) -> None:
+        self._found = list(found)
+        self.over = asyncio.Event()
+        """It was asked for the last of them."""
+
+    async def meta(self, *question: object) -> ClusterStatusReply:
+        found = self._found.pop(0) if len(self._found) > 1 else self._found[0]
+        if len(self._found) == 1:
+            self.over.set()
+        if isinstance(found, ConnectionFailed):
+            raise found
+        return found.status
+
+    async def worker(self, *question: object) -> None:
+        raise ConnectionFailed("it is down")
+
+
+BEFORE = Chain(3, 1, (Replica("d0", S), Replica("d1", S)), 1)
+AFTER = Chain(3, 2, (Replica("d1", S), Replica("d2", S)), 1)
+
+
+async def watched(link: Looks, wait_s: float | None) -> Outcome:
+    return await watch(link, ["d0"], wait_s, forgotten=False)  # type: ignore[arg-type]
+
+
+async def test_watching_outlasts_a_silence_of_the_metadata_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("esker.tools.admin.growth_watch.LOOK_INTERVAL_S", 0.0)
+    looks = Looks(figures(BEFORE), ConnectionFailed("silent"), ConnectionFailed("silent"), figures(AFTER))
+    assert await watched(looks, 60.0) == Outcome("done", 1, 1)
+    assert await watched(Looks(figures(BEFORE)), None) == Outcome("begun", 1, 0)
+    assert await watched(Looks(figures(BEFORE)), 0.0) == Outcome("under way", 1, 0)
+    silent = await watched(Looks(figures(BEFORE), ConnectionFailed("silent")), 0.05)
+    assert silent == Outcome("under way", 1, 0, 0, "the metadata servers, which do not answer")
+    with pytest.raises(ConnectionFailed):
+        await watched(Looks(ConnectionFailed("silent")), 60.0)
+
+
+async def test_whoever_stops_watching_is_told_that_it_goes_on(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("esker.tools.admin.growth_watch.LOOK_INTERVAL_S", 0.0)
+    looks = Looks(figures(BEFORE), figures(BEFORE))
+    watching = asyncio.ensure_future(watched(looks, 60.0))
+    await looks.over.wait()
+    watching.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await watching
+    assert "goes on in the background; run the same command again" in capsys.readouterr().err
 
 
 async def test_commands_answer_while_a_part_of_the_cluster_is_down(
