@@ -67,24 +67,27 @@ async def expand(store: Store, request: Expand) -> ExpandReply:
     table = newest_table(routing, request.table_id)
     if table is None or not 1 <= len(request.chains) <= CHAINS_MAX:
         raise _bad(f"{len(request.chains)} new chains for table {request.table_id}")
-    first_id = max(chain.chain_id for chain in routing.chains) + 1
-    chains = _new_chains(request, routing, first_id)
+    first_id = routing.chains[-1].chain_id + 1
+    _new_chains(request, routing, first_id)
     weights = tuple(chain.weight for chain in request.chains)
     if not all(1 <= weight <= WEIGHT_MAX for weight in weights):
         raise _bad("a weight is out of range")
     grown = ChainTable(
         table.table_id,
         table.version + 1,
-        (*table.chain_ids, *(chain.chain_id for chain in chains)),
+        (*table.chain_ids, *range(first_id, first_id + len(request.chains))),
         (*table.weights, *weights),
     )
     # Hundreds of chains take about a second: too long for the loop, and for a transaction.
     slots = await asyncio.to_thread(build_slot_table, grown.chain_ids, grown.weights)
 
     async def body(transaction: Transaction) -> None:
-        if await read_version(transaction) != request.routing_version:
+        now = await read_routing(transaction)
+        leaving = {each.drive_id for each in now.leaving} & {each for chain in request.chains for each in chain.drives}
+        # Meanwhile workers may have come back and replicas changed their states: what was planned is as good as before.
+        if newest_table(now, table.table_id) != table or now.chains[-1].chain_id != first_id - 1 or leaving:
             raise _changed()
-        for chain in chains:
+        for chain in _new_chains(request, now, first_id):
             transaction.set(keys.chain(chain.chain_id), pack(chain))
         write_table(transaction, grown, slots)
         for namespace in await read_all(transaction, keys.namespaces(), Namespace):
@@ -98,7 +101,7 @@ async def expand(store: Store, request: Expand) -> ExpandReply:
         bump_version(transaction)
 
     await store.run(body, what="adding chains")
-    return ExpandReply(grown.version, tuple(chain.chain_id for chain in chains))
+    return ExpandReply(grown.version, grown.chain_ids[len(table.chain_ids) :])
 
 
 async def forget_drives(store: Store, request: ForgetDrives, now_ms: int) -> GrowthReply:

@@ -1,5 +1,7 @@
 """Goals, new chains and drives that are forgotten, in the store: what is written, what is refused, and how it ends."""
 
+import asyncio
+
 import pytest
 
 from esker.craq.goals import reached
@@ -168,6 +170,35 @@ async def test_an_expansion_lays_namespaces_out_anew(ready_store: Store) -> None
     assert (later.table_version, later.older_versions) == (2, ())  # type: ignore[attr-defined]
     await expand(ready_store, Expand(after.version, TABLE_ID, (new,)))
     assert (await opened("a")).older_versions == (2, 1)  # type: ignore[attr-defined]
+
+
+async def test_an_expansion_goes_by_what_has_changed_while_it_was_computed(
+    ready_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that was started anew meanwhile is admitted in its present life; another expansion comes first."""
+    await join(ready_store, worker(4), dead)
+    routing = await routing_of(ready_store)
+    ask = Expand(routing.version, TABLE_ID, (NewChain(("d4", "d0"), 1, 700),))
+    compute = asyncio.to_thread
+
+    async def restarted(*work: object) -> object:
+        await join(ready_store, worker(4, incarnation="second"), dead)
+        return await compute(*work)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(asyncio, "to_thread", restarted)
+    await expand(ready_store, ask)
+    after = await routing_of(ready_store)
+    assert after.chains[-1].replicas == (Replica("d4", incarnation="second"), Replica("d0", incarnation="first"))
+
+    async def grown(*work: object) -> object:
+        monkeypatch.setattr(asyncio, "to_thread", compute)
+        await expand(ready_store, Expand(after.version, TABLE_ID, ask.chains))
+        return await compute(*work)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(asyncio, "to_thread", grown)
+    with pytest.raises(RequestFailed, match="the cluster has changed meanwhile"):
+        await expand(ready_store, Expand(after.version, TABLE_ID, ask.chains))
+    assert (await routing_of(ready_store)).tables[-1].version == 3
 
 
 @pytest.mark.parametrize(
