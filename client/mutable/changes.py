@@ -45,7 +45,6 @@ _SURELY_NOT_DONE = frozenset(
         Status.BAD_MEMORY,
         Status.BAD_REQUEST,
         Status.BUSY,
-        Status.CHECKSUM,
         Status.CONDITION,
         Status.FORBIDDEN,
         Status.NOT_FOUND,

@@ -17,7 +17,8 @@ import msgspec
 
 from esker.client.mutable import ChunkClient
 from esker.kvclient import Geometry, KVCacheClient
-from esker.tools.dev_cluster import DevCluster
+from esker.runtime.logging import get_logger
+from esker.tools.dev_cluster import STEADY_S, DevCluster
 from esker.tools.exit_codes import ExitCode
 from esker.tools.failover.blocks import BLOCK_BYTES, BlockLoad
 from esker.tools.failover.chunks import ChunkLoad
@@ -25,6 +26,8 @@ from esker.tools.inspect_cluster import view_cluster
 from esker.tools.progress import progress
 from esker.wire.errors import DeadlineExceeded, UserError
 from esker.wire.limits import GIB, MIB
+
+log = get_logger("tools.failover")
 
 NAMESPACE = "esker-failover"
 NEEDED_BYTES = GIB
@@ -182,13 +185,16 @@ class _Runner:
     async def _death(self, drive: int) -> Death:
         if not await self._chunks.flows(SETTLED_TIMEOUT_S):
             raise DeadlineExceeded(f"not every chain took writes again within {SETTLED_TIMEOUT_S:g} s")
-        await asyncio.sleep(QUIET_S)
+        # A metadata server that died soon after its start is started again only after a while.
+        await asyncio.sleep(STEADY_S if self._options.how is How.KILL_BOTH else QUIET_S)
         self._chunks.forget()
         self._blocks.forget()
         began_s = self._loop.time()
+        log.info("a worker is struck", how=self._options.how, number=drive)
         await self._strike(drive)
         await self._cluster.settled(SETTLED_TIMEOUT_S)
         settled_s = self._loop.time() - began_s
+        log.info("every replica serves again", after_s=round(settled_s, 3))
         await self._chunks.flows(SETTLED_TIMEOUT_S)
         self._chunks.check()
         self._blocks.check()
