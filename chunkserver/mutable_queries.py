@@ -93,6 +93,9 @@ class QueryService:
     def fetch(self, request: Request) -> None:
         """Handles FETCH_IMAGE, from another replica."""
         message = decode_body(FetchImage, request.body)
+        hello = request.connection.hello
+        if hello is None or hello.role != "worker":
+            raise RequestFailed(Status.FORBIDDEN, "only replicas get images without a lease")
         object_id, index, chain_id, chain_version = rows(CHUNK_EXTENT, message.extent, 1)[0]
         replica = self._replica(chain_id, chain_version)
         if replica is None or replica.chain.version != chain_version or not replica.serving or replica.offline:

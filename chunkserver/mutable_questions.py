@@ -73,6 +73,9 @@ class Questions:
             status = Status(code)
         except DeadlineExceeded:
             status = Status.TIMEOUT
+        except asyncio.CancelledError:
+            self._runner.report(operation, craq.VersionKnown(effect.op, Status.UNAVAILABLE))
+            raise
         except (EskerError, struct.error, ValueError) as error:
             status = error.status if isinstance(error, RequestFailed) else Status.UNAVAILABLE
         self._runner.report(operation, craq.VersionKnown(effect.op, status, version))
