@@ -170,12 +170,21 @@ async def test_where_all_copies_are_damaged_they_stay_until_the_block_is_put_aga
         assert two.upkeeps[at].counters()["damaged_chunks"] == 0
 
 
-async def test_a_put_mends_a_copy_that_is_known_to_be_damaged(two: Cared) -> None:
+@pytest.mark.parametrize("at", [FIRST, SECOND])
+async def test_a_put_mends_a_copy_that_is_known_to_be_damaged(two: Cared, at: int) -> None:
     value = await two.create(1)
-    spoil(two.drives[SECOND], 1)
-    two.drives[SECOND].runner.damaged.add(key_of(1))
+    before = two.record(1 - at, 1)
+    spoil(two.drives[at], 1)
+    two.drives[at].runner.damaged.add(key_of(1))
     assert await two.clients[FIRST].create({1: value}) == {1: Status.EXISTS}
-    assert await two.whole(SECOND, 1)
+    assert await two.whole(at, 1)
+    after = two.record(at, 1)
+    assert before is not None
+    assert after is not None
+    assert after.version == before.version == (two.record(1 - at, 1) or before).version, (
+        "the whole copy's version counts"
+    )
+    assert two.upkeeps[at].counters()["damaged_chunks"] == 0
 
 
 async def test_the_only_copy_is_removed_and_can_be_put_again(one: Cared) -> None:
