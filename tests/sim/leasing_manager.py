@@ -29,11 +29,15 @@ class LeasingManager(Manager):
         self._dropped = ""
         """A drive that is alive and shall not serve."""
 
-    def drop(self, chance: random.Random) -> None:
-        """A replica that serves is to be taken out, though it is well."""
-        serving = [replica for replica in self.chain.replicas if replica.state is TargetState.SERVING]
+    def drop(self, chance: random.Random, rather: set[str]) -> str:
+        """A replica that serves is to be taken out, though it is well: one of `rather`, if one of them serves.
+
+        Its drive; empty if none can be spared.
+        """
+        serving = [replica.drive_id for replica in self.chain.replicas if replica.state is TargetState.SERVING]
         if len(serving) > 1:
-            self._dropped = chance.choice(serving).drive_id
+            self._dropped = chance.choice([drive for drive in serving if drive in rather] or serving)
+        return self._dropped
 
     def _wanted(self, now_s: float) -> list[Change]:
         """All changes that are wanted now."""

@@ -62,6 +62,7 @@ class MutableSimulation(Simulation):
         """By chunk: the highest version that removed it anywhere."""
         self._committed: dict[craq.Origin, int] = {}
         self._floors: dict[tuple[str, str, bytes], int] = {}
+        self._faithful: tuple[str, Chain] | None = None
         self._truncations = 0
         self._counted = 0
         super().__init__(seed, factory, node_type, manager_type)
@@ -78,7 +79,7 @@ class MutableSimulation(Simulation):
             super()._new_request()
         elif self._counted >= OPERATIONS:
             return
-        elif self.random.random() < 0.4:
+        elif self.random.random() < 0.5:
             self._read(self.random.choice(MUTABLE_CHUNKS))
         else:
             self._write(self.random.choice(self.clients))
@@ -121,8 +122,14 @@ class MutableSimulation(Simulation):
             self.acknowledged[write.chunk] = max(self.acknowledged.get(write.chunk, 0), result.version)
         client.answered(write, status, result.version)
 
+    def _stay_with(self, drive: str) -> None:
+        """A reader keeps to this drive, and to the map that it has, until it is told that the chain has changed."""
+        self._faithful = (drive, self._maps[-1]) if drive else None
+
     def _read(self, chunk: bytes, drive: str = "") -> None:
         chain = self._some_map()
+        if self._faithful is not None and not drive and self.random.random() < 0.6:
+            drive, chain = self._faithful
         serving = [replica.drive_id for replica in chain.replicas if replica.state is TargetState.SERVING]
         if not serving:
             return
@@ -133,6 +140,8 @@ class MutableSimulation(Simulation):
 
         def answered(status: Status, data: bytes | None) -> None:
             self.reads[status] = self.reads.get(status, 0) + 1
+            if status is Status.CHAIN_VERSION:
+                self._faithful = None
             if status is Status.OK:
                 self.history.ended(chunk, lin.Read(0, 1 << 20, data), called, by=f"reader at {node.drive}")
 
@@ -173,18 +182,19 @@ class MutableSimulation(Simulation):
 
     def _fault(self) -> None:
         chance = self.random.random()
-        if chance < 0.57:
+        if chance < 0.54:
             super()._fault()
             return
         if chance < 0.6:
             self.note("the operator wants a replica out")
             assert isinstance(self.manager, LeasingManager)
-            self.manager.drop(self.random)
+            self._stay_with(self.manager.drop(self.random, self.deaf))
             return
         node, other = self.random.sample(list(self.nodes.values()), 2)
         if chance < 0.7:
             self.note(f"{node.drive}: deaf")
             self.deaf.add(node.drive)
+            self._stay_with(node.drive)
         elif chance < 0.8:
             self.note("all hear")
             self.deaf.clear()

@@ -24,7 +24,7 @@ from esker.craq.operation import Operation
 from esker.craq.replica import ChainReplica
 from esker.meta.chain_decisions import ChainDecisions
 from esker.wire.status import Status
-from esker.wire.types import Chain, Replica, TargetState
+from esker.wire.types import Chain, ChainGoal, Replica, TargetState
 
 from .manager import Manager
 from .nodes import Node
@@ -266,8 +266,8 @@ class BelievesReportsOfOtherVersions(Manager):
 
 
 class _Revives(ChainDecisions):
-    def _settled(self, chain: Chain, now_s: float) -> Chain:
-        following = super()._settled(chain, now_s)
+    def _settled(self, chain: Chain, goal: ChainGoal | None, now_s: float) -> Chain:
+        following = super()._settled(chain, goal, now_s)
         if all(replica.state is not TargetState.SERVING for replica in following.replicas):
             targets = self._targets(following, now_s)
             for replica in following.replicas:
