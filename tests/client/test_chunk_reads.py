@@ -7,8 +7,10 @@ import pytest
 
 from esker.client.fake import FakeCluster
 from esker.client.mutable import ChunkClient, ChunkRead
+from esker.wire.ids import FILE_SPACE
 from esker.wire.limits import CHECKSUM_BLOCK_BYTES
 from esker.wire.messages import Method
+from esker.wire.scrub_messages import DAMAGED_EXTENT
 from esker.wire.status import Status
 from esker.wire.types import TargetState
 
@@ -64,9 +66,17 @@ async def test_many_chunks_at_once(client: ChunkClient) -> None:
     assert [bytes(result.data) for result in found] == list(values.values())
 
 
-async def test_a_bad_copy_is_never_data_and_another_replica_is_read(cluster: FakeCluster, client: ChunkClient) -> None:
-    cluster.workers[await _reads_at(client, cluster)].faults.corrupt = True
+async def test_a_bad_copy_is_never_data_and_another_replica_is_read(
+    cluster: FakeCluster, client: ChunkClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad = cluster.workers[await _reads_at(client, cluster)]
+    told: list[tuple[int, bytes]] = []
+    state = client._workers.by_drive[bad.drive_id]
+    monkeypatch.setattr(state.damage, "add", lambda space, extent: told.append((space, extent)))
+    bad.faults.corrupt = True
     assert await content(client, 0) == DATA
+    chain_id = next(iter(cluster.mutable.images))[0]
+    assert told == [(FILE_SPACE, DAMAGED_EXTENT.pack(OBJECT, 0, chain_id, 1))], "so that it mends its copy"
     for worker in cluster.workers:
         worker.faults.corrupt = True
     assert (await read(client, 0)).status is Status.CHECKSUM
