@@ -47,7 +47,7 @@ def set_min_replicas(
 ) -> None:
     """Set how many replicas of a chain must serve for writes to be acknowledged.
 
-    Exit code 3: done, but fewer serve of some chains now, so that these take no writes; or it was refused.
+    Exit code 3: done, but fewer serve of some chains now, so that these take no writes.
     """
     from esker.runtime import logging
     from esker.tools.admin.overrides import run_set_min_replicas
