@@ -78,12 +78,6 @@ class RangeBatch(ReplicaBatch[RangeRequest]):
         row = DAMAGED_EXTENT.pack(asked.object_id, asked.chunk_index, chain.chain_id, version)
         state.damage.add(FILE_SPACE, row)
 
-    def damaged(self, extent: int, state: WorkerState, version: int) -> None:
-        """See `RangeSink`. The worker is told, so that it mends its copy."""
-        asked, chain_id = self.ranges[extent], self._routes.now().chain_ids[self._chains[extent]]
-        row = DAMAGED_EXTENT.pack(asked.object_id, asked.chunk_index, chain_id, version)
-        state.damage.add(FILE_SPACE, row)
-
     def failed_row(self, status: int) -> Row:
         """See `ReplicaBatch`."""
         return (0, int(status), 0, 0, 0, 0)

@@ -40,9 +40,6 @@ class RangeSink(Protocol):
         not read it.
         """
 
-    def damaged(self, extent: int, state: WorkerState, version: int) -> None:
-        """What this worker gave of the chunk, in this version, does not match its checksums."""
-
     def ended(self, request: "RangeRequest") -> None:
         """The request has ended; all its extents were settled or failed."""
 
