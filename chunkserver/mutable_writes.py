@@ -38,6 +38,8 @@ from esker.wire.rpc_server import Request
 from esker.wire.status import Status
 
 PAYLOAD_TIMEOUT_S = 30.0
+POOL_SHARE = 2
+"""A chunk may be one part in this many of the pool: it must pass whole, to a replica that is brought up to date."""
 OPERATIONS_MAX = 16384
 """Operations under way in this worker before new requests are answered BUSY."""
 
@@ -163,6 +165,9 @@ class MutableWriteService:
             start, at = at, at + row.payload_bytes
             if region is not None and row.payload_bytes and checksums(region.view[start:at]) != sums:
                 self._write_answered(batch, number, craq.AnswerMutable(0, Status.CHECKSUM))
+                continue
+            if row.slot_bytes > self._pool.arena.size_bytes // POOL_SHARE:
+                self._write_answered(batch, number, craq.AnswerMutable(0, Status.TOO_LARGE))
                 continue
             operation = self._operation(row, region, start)
             if operation is None:

@@ -171,6 +171,7 @@ async def test_what_cannot_be_is_refused(clients: Clients) -> None:
     ):
         with pytest.raises(Exception, match=message):
             await head.send([patch], sums=b"" if not patch.data else None)
+    assert (await head.write(1, b"x", slot_bytes=8 * MIB)).status is Status.TOO_LARGE  # could never be sent whole
     with pytest.raises(Exception, match="client id"):
         await MutableClient(head.raw, bytes(16)).write(1, b"x")
     assert await head.read(1) is Status.NOT_FOUND
@@ -262,3 +263,32 @@ async def test_immutable_requests_know_nothing_of_mutable_chunks(clients: Client
     head, _ = clients
     assert (await head.write(1, b"x")).status is Status.OK
     assert await head.raw.read_one(1) is Status.NOT_FOUND
+
+
+async def test_after_a_restart_a_write_is_still_done_once(tmp_path: Path) -> None:
+    async with served(tmp_path, 1) as (drive,), await drive.client() as raw:
+        first = await MutableClient(raw).write(1, b"once", sequence=5)
+        assert first.status is Status.OK
+    async with served(tmp_path, 1) as (drive,), await drive.client() as raw:
+        client = MutableClient(raw)
+        assert await client.write(1, b"once", sequence=5) == first
+        assert (await client.write(1, b"late", sequence=4)).status is Status.CONDITION
+        assert await client.read(1) == b"once"
+
+
+async def test_what_was_pending_at_the_end_is_committed_by_the_one_that_serves_first(tmp_path: Path) -> None:
+    """Both went down while the tail had not answered; the head is back alone, and must not have lost what it has."""
+    async with served(tmp_path, 2) as (first, second), await first.client() as raw:
+        head = MutableClient(raw)
+        assert (await head.write(1, b"old", sequence=1)).status is Status.OK
+        await second.silence()
+        assert (await head.send([head.patch(number=1, data=b"new", sequence=2)], budget_ms=300))[0].status not in (
+            Status.OK,
+            Status.NO_SPACE,
+        )
+        assert first.store.images.chunk(key_of(1)).pending is not None
+    async with served(tmp_path, 1) as (drive,), await drive.client() as raw:
+        await until(lambda: drive.store.images.chunk(key_of(1)).pending is None, "it is committed")
+        assert await MutableClient(raw).read(1) == b"new"
+        assert (await MutableClient(raw).write(1, b"new", sequence=2)).status is Status.OK
+        assert drive.counters.snapshot()["mutable_write_ok"] == 1
