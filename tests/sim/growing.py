@@ -1,15 +1,17 @@
-"""The storms of `simulation.py` while an operator takes drives out of the chain and puts them back."""
+"""The storms of the other simulations while an operator takes drives out of the chain and puts them back."""
 
 import msgspec
 
 from esker.craq.goals import reached
 from esker.wire.types import Chain, ChainGoal
 
+from .leasing_manager import LeasingManager
 from .manager import CHAIN_ID, Manager
+from .mutable_simulation import MutableSimulation
 from .simulation import DRIVES, Simulation
 
 
-class AimingManager(Manager):
+class Aims(Manager):
     """Also keeps the chain's goal, as the store does."""
 
     def aim(self, drives: tuple[str, ...]) -> None:
@@ -23,6 +25,14 @@ class AimingManager(Manager):
         if any(reached(self.chain, goal) for goal in self.routing.goals):
             self._change(goals=())
         return changed
+
+
+class AimingManager(Aims):
+    """Of immutable chunks."""
+
+
+class AimingLeasingManager(Aims, LeasingManager):
+    """Of mutable chunks."""
 
 
 class CarelessManager(AimingManager):
@@ -41,14 +51,11 @@ def _without_others(chain: Chain, goal: ChainGoal) -> Chain:
     return msgspec.structs.replace(chain, replicas=kept) if kept else chain
 
 
-class GrowingSimulation(Simulation):
+class Growing(Simulation):
     """Whose drives come and go. In the end all are in the chain."""
 
-    manager: AimingManager
-
-    def __init__(self, seed: int, manager_type: type[AimingManager] = AimingManager) -> None:
-        self.aims = self.narrow = 0
-        super().__init__(seed, manager_type=manager_type)
+    manager: Aims
+    aims = narrow = 0
 
     def _fault(self) -> None:
         if self.random.random() < 0.7:
@@ -70,3 +77,17 @@ class GrowingSimulation(Simulation):
 
     def _settled(self) -> bool:
         return len(self.manager.chain.replicas) == len(DRIVES) and super()._settled()
+
+
+class GrowingSimulation(Growing):
+    """With immutable chunks."""
+
+    def __init__(self, seed: int, manager_type: type[AimingManager] = AimingManager) -> None:
+        super().__init__(seed, manager_type=manager_type)
+
+
+class GrowingMutableSimulation(Growing, MutableSimulation):
+    """With mutable chunks, leases and fences."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed, manager_type=AimingLeasingManager)

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from .growing import CarelessManager, GrowingSimulation
+from .growing import CarelessManager, GrowingMutableSimulation, GrowingSimulation
 from .simulation import Broken
 
 SEEDS = int(os.environ.get("ESKER_TEST_SEEDS", "10"))
@@ -12,10 +12,13 @@ SEEDS_UNTIL_CAUGHT = 20
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, 10))
-def test_the_promises_hold_while_drives_come_and_go(first: int) -> None:
+@pytest.mark.parametrize("kind", [GrowingSimulation, GrowingMutableSimulation])
+def test_the_promises_hold_while_drives_come_and_go(
+    kind: type[GrowingSimulation] | type[GrowingMutableSimulation], first: int
+) -> None:
     aims = narrow = 0
     for seed in range(first, min(first + 10, SEEDS)):
-        simulation = GrowingSimulation(seed)
+        simulation = kind(seed)
         simulation.run()
         aims += simulation.aims
         narrow += simulation.narrow
