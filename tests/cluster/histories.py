@@ -45,7 +45,7 @@ class Actors:
         self._clients = clients
         self._chunks = chunks
         self._seed = seed
-        self._object = seed.to_bytes(16, "big")
+        self.object_id = seed.to_bytes(16, "big")
         self._loop = asyncio.get_running_loop()
         self._history = History(self._loop.time)
         self._truncate_version = 0
@@ -98,15 +98,15 @@ class Actors:
                 await self._read(client, chunk, offset, length, name)
             elif kind < 0.86:
                 data = f"{name[-1]}{number:x}".encode().ljust(length, b".")[:8]
-                change = ChunkWrite(self._object, chunk, offset, data, CHUNK_BYTES, self._truncate_version)
+                change = ChunkWrite(self.object_id, chunk, offset, data, CHUNK_BYTES, self._truncate_version)
                 await self._change(client, chunk, change, Write(offset, data, self._truncate_version), name)
             elif kind < 0.94:
                 self._truncate_version += random_.randrange(2)
                 version = self._truncate_version
-                truncation = ChunkTruncate(self._object, chunk, offset, version, CHUNK_BYTES)
+                truncation = ChunkTruncate(self.object_id, chunk, offset, version, CHUNK_BYTES)
                 await self._change(client, chunk, truncation, Truncate(offset, version), name)
             else:
-                await self._change(client, chunk, ChunkRemove(self._object, chunk, CHUNK_BYTES), Remove(), name)
+                await self._change(client, chunk, ChunkRemove(self.object_id, chunk, CHUNK_BYTES), Remove(), name)
             await asyncio.sleep(PAUSE_S)
 
     async def _change(self, client: ChunkClient, chunk: int, change: Change, action: Action, name: str) -> None:
@@ -119,7 +119,7 @@ class Actors:
 
     async def _read(self, client: ChunkClient, chunk: int, offset: int, length: int, name: str) -> None:
         called = self._history.call()
-        result: ChunkReadResult = (await client.read([ChunkRead(self._object, chunk, offset, length)]))[0]
+        result: ChunkReadResult = (await client.read([ChunkRead(self.object_id, chunk, offset, length)]))[0]
         self.ended[f"Read {result.status.name}"] += 1
         if result.status is Status.OK:
             self._history.ended(chunk, Read(offset, length, bytes(result.data)), called, by=name)

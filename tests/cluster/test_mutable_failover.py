@@ -4,15 +4,25 @@ Each drive is the head of some chains, the middle of others and the tail of the 
 once. ESKER_TEST_ROUNDS=10 does everything ten times over, with workers that hang for ten seconds.
 """
 
+import asyncio
 import os
 import time
 from pathlib import Path
 
+from esker.client.mutable.placement import chain_number
 from esker.tools.dev_cluster import DevCluster
 from esker.tools.inspect_cluster import view_cluster
 from esker.wire.errors import RequestFailed
 from esker.wire.messages import Method
-from esker.wire.mutable_messages import IMAGE_ROW, ScanImages, ScanImagesReply
+from esker.wire.mutable_messages import (
+    CHUNK_EXTENT,
+    CHUNK_STAT_RESULT,
+    IMAGE_ROW,
+    ChunkStat,
+    ChunkStatReply,
+    ScanImages,
+    ScanImagesReply,
+)
 from esker.wire.rpc_client import Connection, TcpAddress
 from esker.wire.status import Status
 from esker.wire.types import TargetState
@@ -80,6 +90,40 @@ async def _taken_out(cluster: DevCluster, number: int) -> None:
     await until(out, "the chains go on without it")
 
 
+class OldQuestion:
+    """Asks one worker for the lengths of chunks, in the version that the chains had when this was made.
+
+    A worker that hangs finds the question when it wakes up: by then others have gone on without it, and whatever it
+    knows of the chunks is old. Only the lease can tell it so before it has heard of anything.
+    """
+
+    def __init__(self, connection: Connection, extents: bytes) -> None:
+        self._connection = connection
+        self._extents = extents
+
+    @classmethod
+    async def prepare(cls, cluster: DevCluster, number: int, object_id: bytes) -> "OldQuestion":
+        routing = (await view_cluster(cluster.address)).routing
+        versions = {chain.chain_id: chain.version for chain in routing.chains}
+        chain_ids = routing.tables[0].chain_ids
+        drive = [process.drive_id for process in cluster.processes() if process.role == "worker"][number]
+        (worker,) = [worker for worker in routing.workers if worker.drive_id == drive]
+        extents = []
+        for index in range(CHUNKS):
+            chain_id = chain_ids[chain_number(object_id, index, len(chain_ids))]
+            extents.append(CHUNK_EXTENT.pack(object_id, index, chain_id, versions[chain_id]))
+        return cls(await Connection.connect(TcpAddress(worker.host, worker.port), role="tool"), b"".join(extents))
+
+    async def ask(self) -> set[Status]:
+        """The statuses of the answer, which comes when the worker wakes up."""
+        try:
+            stat = ChunkStat(self._extents, 60_000)
+            reply = await self._connection.call(Method.CHUNK_STAT, stat, ChunkStatReply, timeout_s=60)
+        finally:
+            await self._connection.aclose()
+        return {Status(row[1]) for row in CHUNK_STAT_RESULT.iter_unpack(reply.results)}
+
+
 async def test_what_clients_see_while_workers_die_and_hang_is_linearizable(tmp_path: Path) -> None:
     async with running(tmp_path, drives=DRIVES, replicas=DRIVES) as cluster:
         for round_ in range(ROUNDS):
@@ -89,10 +133,13 @@ async def test_what_clients_see_while_workers_die_and_hang_is_linearizable(tmp_p
                 await cluster.settled()
                 await actors.writes_flow()
                 hanging, begun = (round_ + 1) % DRIVES, time.monotonic()
+                question = await OldQuestion.prepare(cluster, hanging, actors.object_id)
                 with stopped(worker_pid(cluster, hanging)):
                     await _taken_out(cluster, hanging)
                     await actors.writes_flow()
+                    answer = asyncio.ensure_future(question.ask())
                     await until(lambda begun=begun: time.monotonic() - begun >= HANG_S, "it hung for long enough")
+                assert await answer <= {Status.UNAVAILABLE, Status.CHAIN_VERSION}, "it does not know what is written"
                 await cluster.settled()
                 await actors.writes_flow()
                 for pid in [cluster.kill_worker(number) for number in range(DRIVES)]:
