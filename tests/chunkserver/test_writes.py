@@ -49,7 +49,8 @@ async def test_what_was_created_stays_and_takes_one_slot(drive: ServedDrive, cli
         assert await client.read_one(number) == value
     await until(lambda: drive.idle, "all operations ended")
     assert drive.store.used_bytes == used_bytes
-    assert [entry.key for entry in drive.reports] == [b"key %d" % number for number in range(20)]
+    # In the order in which the drive finished, which it chooses.
+    assert sorted(entry.key for entry in drive.reports) == sorted(b"key %d" % number for number in range(20))
 
 
 async def test_versions_are_the_heads_and_grow(client: RawClient) -> None:
