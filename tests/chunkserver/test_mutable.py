@@ -292,3 +292,18 @@ async def test_what_was_pending_at_the_end_is_committed_by_the_one_that_serves_f
         assert await MutableClient(raw).read(1) == b"new"
         assert (await MutableClient(raw).write(1, b"new", sequence=2)).status is Status.OK
         assert drive.counters.snapshot()["mutable_write_ok"] == 1
+
+
+async def test_what_was_left_pending_is_committed_without_anybody_asking(pair: Pair, clients: Clients) -> None:
+    """The successor had no memory for it; the same chain goes on as soon as it has."""
+    first, second = pair
+    head, tail = clients
+    assert (await head.write(1, b"old")).status is Status.OK
+    taken = second.pool.allocate(second.pool.arena.size_bytes)
+    assert taken is not None
+    assert (await head.write(1, b"new")).status is Status.UNAVAILABLE
+    assert first.store.images.chunk(key_of(1)).pending is not None
+    taken.drop()
+    await until(lambda: images(first) == images(second), "it is committed on both")
+    assert [await client.read(1) for client in clients] == [b"new", b"new"]
+    assert first.mutable.counters()["mutable_to_recover"] == 0
