@@ -297,7 +297,7 @@ async def test_what_was_pending_at_the_end_is_committed_by_the_one_that_serves_f
 async def test_what_was_left_pending_is_committed_without_anybody_asking(pair: Pair, clients: Clients) -> None:
     """The successor had no memory for it; the same chain goes on as soon as it has."""
     first, second = pair
-    head, tail = clients
+    head, _ = clients
     assert (await head.write(1, b"old")).status is Status.OK
     taken = second.pool.allocate(second.pool.arena.size_bytes)
     assert taken is not None
