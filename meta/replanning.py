@@ -130,8 +130,9 @@ def plan_drain(cluster: Cluster, leaving: Collection[str]) -> list[ChainGoal]:
 def plan_staying(cluster: Cluster, drives: Collection[str]) -> list[ChainGoal]:
     """Goals by which chains keep those of `drives` that they have still; without drives: the chain stays as it is."""
     goals = []
+    chains = {chain.chain_id: chain for chain in cluster.routing.chains}
     for goal in cluster.routing.goals:
-        chain = next((chain for chain in cluster.routing.chains if chain.chain_id == goal.chain_id), None)
+        chain = chains.get(goal.chain_id)
         if chain is None or not any(each.drive_id in drives for each in chain.replicas):
             continue
         present = [replica.drive_id for replica in chain.replicas]
@@ -206,7 +207,8 @@ def _drained(
         return []
     sites = in_turn([drive.site for drive in cluster.drives.values()])
     numbers = {site.drive_id: number for number, site in enumerate(sites)}
-    may = np.array([any(drive.site == site for drive in stay) for site in sites], dtype=np.bool_)
+    staying = {drive.worker.drive_id for drive in stay}
+    may = np.array([site.drive_id in staying for site in sites], dtype=np.bool_)
     width = max(len(cluster.members(chain)) for chain in chains)
     nodes = [site.node_id for site in sites]
     capacities = [site.capacity_bytes if may[number] else 0 for number, site in enumerate(sites)]

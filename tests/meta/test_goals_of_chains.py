@@ -52,3 +52,22 @@ async def test_a_chain_that_only_caches_begins_anew_where_its_drives_are_dead(se
     await server.passes(2 * LEASES_S)
     assert await server.text(chain.chain_id) == "d3:S"
     assert (await server.routing.newest()).goals == ()
+
+
+async def test_another_manager_goes_on_with_what_was_begun(server: Server) -> None:
+    chain = await server.chain()
+    stays = others(chain, "d0")
+    await join(server.store, worker(3), dead)
+    server.lives["d3"] = "first"
+    version = (await server.routing.newest()).version
+    await set_goals(server.store, SetGoals(version, (ChainGoal(chain.chain_id, (stays, "d3"), ("d3",)),)), 1)
+    await server.passes(1.0)
+    await server.manager.give_up()
+    other = Server(server.store)
+    other.lives = server.lives
+    await other.manager.step()
+    syncing = (await other.routing.newest()).chains[chain.chain_id - 1]
+    other.synced = ((chain.chain_id, syncing.version),)
+    await other.passes(2 * LEASES_S)
+    assert await other.text(chain.chain_id) == f"{stays}:S d3:S"
+    assert (await other.routing.newest()).goals == ()

@@ -188,12 +188,13 @@ async def run_balance(cluster: str, *, as_json: bool) -> ExitCode:
         for table_id, (chains, weights) in _tables(found).items()
     ]
     counts = Counter(each.drive_id for chain in found.routing.chains for each in chain.replicas)
+    heads = Counter(chain.replicas[0].drive_id for chain in found.routing.chains)
     drives = [
         {
             "node_id": drive.worker.node_id,
             "drive_id": drive_id,
             "replicas": counts[drive_id],
-            "heads": sum(chain.replicas[0].drive_id == drive_id for chain in found.routing.chains),
+            "heads": heads[drive_id],
             "used_bytes": drive.used_bytes,
             "capacity_bytes": drive.worker.capacity_bytes,
             "leaving": drive_id in found.leaving,
