@@ -101,6 +101,7 @@ async def test_a_cluster_grows_and_shrinks(tmp_path: Path, capsys: Printed) -> N
         assert await told(capsys, run_expand(cluster.cluster, dry_run=False, as_json=True)) == {
             "tables": [],
             "dry_run": False,
+            "notes": [],
             "exit_code": 0,
         }
         await readable(cluster, old)

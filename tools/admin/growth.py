@@ -131,8 +131,9 @@ async def run_expand(cluster: str, *, dry_run: bool, as_json: bool) -> ExitCode:
         while not dry_run and len(left) > 1:
             _, left = await _attempts(begin)
     shown = [await asyncio.to_thread(_growth, found, growth) for growth in growths]
+    notes = _leftovers(found, {drive_id for row in shown for drive_id in row["drives"]})
     if as_json:
-        print_json({"tables": shown, "dry_run": dry_run, "exit_code": 0})
+        print_json({"tables": shown, "dry_run": dry_run, "notes": notes, "exit_code": 0})
         return ExitCode.FINE
     if not shown:
         print_line("every drive that is up and stays has its chains: there is nothing to expand")
@@ -152,6 +153,8 @@ async def run_expand(cluster: str, *, dry_run: bool, as_json: bool) -> ExitCode:
             for row in shown
         ],
     )
+    for note in notes:
+        print_line(note)
     print_line(
         "nothing moves: new blocks go to all drives, what is stored stays where it is and is found there"
         + ("; nothing was changed (--dry-run)" if dry_run else "")
@@ -288,6 +291,16 @@ def _notes(found: Cluster, goals: Sequence[ChainGoal]) -> list[str]:
     if not shared:
         return []
     return [f"note: {len(shared)} chains have replicas that share a node, as there is no other choice"]
+
+
+def _leftovers(found: Cluster, drives: set[str]) -> list[str]:
+    """Of drives that get chains and are not empty: what is there is of chains that they were in before."""
+    return [
+        f"note: drive {drive_id} holds {shown_size(found.drives[drive_id].used_bytes)} of chains that it was taken out "
+        "of; to have that room, remove it and start it anew with an empty directory"
+        for drive_id in sorted(drives)
+        if found.drives[drive_id].used_bytes and not found.chains_with(drive_id)
+    ]
 
 
 def _moved(outcome: Outcome) -> str:
