@@ -41,7 +41,8 @@ class MutablePart:
         self._writes = MutableWriteService(self.runner, runner, pool, memories, counters, replicas, refresh)
         self._reads = RangeService(store.images, self.runner, pool, memories, counters, replicas, refresh)
         self._queries = QueryService(store.images, self.runner, pool, counters, replicas, refresh)
-        self._scans = ImageScanService(store.images, replicas, view.ready, refresh, view.fail_drive)
+        self._scans = ImageScanService(store.images, replicas, view.ready, refresh, view.fail_drive, runner.dispatch)
+        self.runner.on_ended = lambda replica: self._scans.look((replica,))
 
     def handlers(self) -> dict[Method, Handler]:
         """What it serves."""

@@ -81,6 +81,8 @@ class MutableRunner:
         self._updates = UpdateLinks(store.images, pool, counters, link, self)
         self._questions = Questions(pool, link, self)
         self.recovery = Recovery(store.images, self)
+        self.on_ended: Callable[[ChainReplica], None] = lambda replica: None
+        """Told of each end of an operation at a replica that syncs."""
         runner.adopt(
             {
                 craq.LookupMutable: self._lookup,
@@ -311,6 +313,8 @@ class MutableRunner:
             operation.ended(effect)
         if effect.pending:
             self.recovery.left(replica, operation.record_key)
+        if replica.syncing:
+            self.on_ended(replica)
 
 
 _Settling = tuple[MutableOperation, craq.CommitPending | craq.DiscardPending, int]

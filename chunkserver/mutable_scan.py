@@ -1,8 +1,8 @@
 """SCAN_IMAGES and CHANNELS: a syncing replica shows its mutable chunks to its predecessor, and takes over the last
 writes of their channels.
 
-What the replica knew of channels goes when it begins to sync, in each version of the chain anew and before any update
-of that version: a write of before that it never acknowledged must not pass for one that was done.
+What the replica knew of channels goes when it begins to sync, when its state machine says so
+(`ChainReplica.clears_channels`): a write of before that it never acknowledged must not pass for one that was done.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -12,6 +12,7 @@ from xxhash import xxh3_64_intdigest
 from esker.chunkserver.engine.image_record import ChannelRecord, channel_key
 from esker.chunkserver.engine.images import Chunk, Images
 from esker.chunkserver.engine.record import chain_prefix
+from esker.craq.mutable_messages import ChannelsCleared
 from esker.craq.replica import ChainReplica
 from esker.wire.admin_messages import split_record_key
 from esker.wire.codec import decode_body
@@ -45,6 +46,7 @@ class ImageScanService:
         ready: Callable[[int, int], bool],
         refresh: Callable[[], None],
         drive_failed: Callable[[str], None],
+        dispatch: Callable[[ChainReplica, ChannelsCleared], None],
     ) -> None:
         """`ready(chain id, chain version)`: whether this worker takes part in the chain in that version and has nothing
         of an earlier one under way.
@@ -54,21 +56,25 @@ class ImageScanService:
         self._ready = ready
         self._refresh = refresh
         self._drive_failed = drive_failed
+        self._dispatch = dispatch
         self._cleared: dict[int, int] = {}
 
     def look(self, replicas: Iterable[ChainReplica]) -> None:
-        """Right after chains have changed: forgets the channels of those that this drive is to be brought up to date
-        in.
+        """After chains have changed, or an operation has ended: forgets the channels of those that this drive is to be
+        brought up to date in.
         """
         for replica in replicas:
             chain = replica.chain
-            if replica.syncing and self._cleared.get(chain.chain_id) != chain.version:
+            if replica.clears_channels and self._cleared.get(chain.chain_id) != chain.version:
                 self._cleared[chain.chain_id] = chain.version
-                self._images.clear_channels(chain.chain_id, self._are_cleared, chain.chain_id)
+                self._images.clear_channels(chain.chain_id, self._are_cleared, (replica, chain.version))
 
-    def _are_cleared(self, chain_id: int, status: Status) -> None:
-        if status is not Status.OK:
-            self._drive_failed(f"cannot forget the channels of chain {chain_id}: {status.name}")
+    def _are_cleared(self, token: tuple[ChainReplica, int], status: Status) -> None:
+        replica, chain_version = token
+        if status is Status.OK:
+            self._dispatch(replica, ChannelsCleared(chain_version))
+        else:
+            self._drive_failed(f"cannot forget the channels of chain {replica.chain.chain_id}: {status.name}")
 
     def scan(self, request: Request) -> None:
         """Handles SCAN_IMAGES."""

@@ -140,7 +140,7 @@ class LockedOperation(MutableOperation):
         source = place.predecessor or (None if place.replaces else place.successor)
         refused = self.refused()
         if refused is not None or self._expired or self._mended or source is None:
-            return self._finish(refused or Status.CHECKSUM)
+            return self._finish(refused or self._unmended)
         self._mended = True
         self.waits = Waits.DRIVE
         return [RepairImage(self.event.op, source, version)]
@@ -149,7 +149,12 @@ class LockedOperation(MutableOperation):
         refused = self.refused()
         if refused is not None or self._expired:
             return self._finish(refused or Status.TIMEOUT)
-        return self._after_mending() if done else self._finish(Status.CHECKSUM)
+        return self._after_mending() if done else self._finish(self._unmended)
+
+    @property
+    def _unmended(self) -> Status:
+        """CHECKSUM would say that nothing came of it, but what is pending may be committed yet."""
+        return Status.CHECKSUM if self._pending is None else Status.UNAVAILABLE
 
     def _after_mending(self) -> list[MutableEffect]:
         sent = self._sent

@@ -198,6 +198,12 @@ class VersionKnown(msgspec.Struct, frozen=True, gc=False):
     version: int = 0
 
 
+class ChannelsCleared(msgspec.Struct, frozen=True, gc=False):
+    """The table of the chain's channels here is empty, durably; see `ChainReplica.clears_channels`."""
+
+    chain_version: int
+
+
 MutableReport = Looked | Persisted | Repaired | Committed | Discarded | VersionKnown
 
 MutableEvent = MutableArrival | MutableReport | Reserved | Forwarded | Unreadable | Expired

@@ -21,6 +21,10 @@ class Member(Protocol):
     place: Place
     offline: str
 
+    @property
+    def channels_cleared(self) -> bool:
+        """Of a syncing replica: whether its table of channels began empty in this version of the chain."""
+
     def draw_version(self) -> int:
         """A version that no chunk of the chain had or will have."""
 

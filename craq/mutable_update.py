@@ -44,7 +44,8 @@ class UpdateOperation(LockedOperation):
 
     def _refused_here(self, place: Place) -> Status | None:
         if self.event.named is not None and place.state is TargetState.SYNCING:
-            return None  # whoever sent it saw to it that enough others serve, or brings this one up to date
+            # Whoever sent it saw to it that enough others serve, or brings this one up to date.
+            return None if self._member.channels_cleared else Status.UNAVAILABLE
         if (self.event.named is None) is not place.is_head:
             return Status.CHAIN_VERSION  # whoever sent it saw another chain
         return super()._refused_here(place)

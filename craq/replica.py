@@ -17,6 +17,7 @@ from esker.craq.messages import (
 )
 from esker.craq.mutable import MutableChunks
 from esker.craq.mutable_messages import (
+    ChannelsCleared,
     Committed,
     Discarded,
     Looked,
@@ -33,7 +34,7 @@ from esker.craq.mutable_messages import (
 )
 from esker.wire.types import Chain
 
-AnyEvent = Event | MutableEvent
+AnyEvent = Event | MutableEvent | ChannelsCleared
 AnyEffect = Effect | MutableEffect
 
 _MUTABLE = (
@@ -62,6 +63,7 @@ class ChainReplica(ImmutableReplica):
         super().__init__(chain, drive_id, incarnation)
         self.mutable = self.mutable_type(self)
         self._hop = 0
+        self._cleared_in = 0
 
     def next_hop(self) -> int:
         """The number of the next message about a mutable chunk to the successor."""
@@ -72,6 +74,22 @@ class ChainReplica(ImmutableReplica):
     def recovers(self) -> bool:
         """Whether what is pending here can be committed: `Recover` is to be begun for it."""
         return self.serving and self.place.enough and not self.offline
+
+    @property
+    def channels_cleared(self) -> bool:
+        """Whether the table of channels began empty in this version of the chain."""
+        return self._cleared_in == self.chain.version
+
+    @property
+    def clears_channels(self) -> bool:
+        """Whether the table of the chain's channels here has to be emptied now, which `ChannelsCleared` reports.
+
+        So it is for a syncing replica, in each version of the chain, and before any update of that version is taken: a
+        write that was begun in an earlier one and never acknowledged must not pass for done. To be looked at after the
+        chain has changed and after every end of an operation: as long as one of an earlier version is under way, its
+        entry may still be written.
+        """
+        return self.syncing and not self.channels_cleared and not self.offline and not self.mutable.earlier_chunks()
 
     @property
     def busy(self) -> int:
@@ -86,6 +104,9 @@ class ChainReplica(ImmutableReplica):
         """The one door: what `event` changes, and what is to be done about it, in order."""
         if isinstance(event, _MUTABLE) or (isinstance(event, _SHARED) and event.op in self.mutable):
             return [*self.mutable.handle(event)]
+        if isinstance(event, ChannelsCleared):
+            self._cleared_in = max(self._cleared_in, event.chain_version)
+            return []
         if isinstance(event, Membership):
             return [*self.immutable(event), *self.mutable.chain_changed()]
         return [*self.immutable(event)]

@@ -5,6 +5,7 @@ import pytest
 from esker.craq.messages import Forwarded, Membership, Unreadable
 from esker.craq.mutable_messages import (
     AnswerMutable,
+    ChannelsCleared,
     CommitPending,
     Committed,
     Discarded,
@@ -93,7 +94,7 @@ def test_what_cannot_be_read_is_mended_from_the_one_in_front() -> None:
     play(middle, RECOVER, LEFT)
     assert play(middle, Unreadable(1)) == [RepairImage(1, HEAD, OLD)]
     assert play(middle, Repaired(1, True)) == [ForwardUpdate(1, TAIL, ORIGIN, Named(OLD - 1, image(OLD), True, 2))]
-    assert play(middle, Unreadable(1)) == ended(Status.CHECKSUM, left=True)
+    assert play(middle, Unreadable(1)) == ended(Status.UNAVAILABLE, left=True)
 
 
 @pytest.mark.parametrize("committed", [image(OLD), None])
@@ -140,5 +141,5 @@ def test_only_the_last_serving_replica_syncs() -> None:
 @pytest.mark.parametrize("of", [image(), Image(0, absent=True)])
 def test_a_syncing_replica_replaces_what_it_cannot_make_out(of: Image) -> None:
     tail = replica(TAIL, states=SYNCING_TAIL)
-    effects = play(tail, named(of=of, full=True), looked(damaged=True))
+    effects = play(tail, ChannelsCleared(CHAIN_VERSION), named(of=of, full=True), looked(damaged=True))
     assert type(effects[0]).__name__ == ("PersistPending" if of.absent else "ReserveImage")

@@ -6,6 +6,7 @@ from esker.craq.messages import Expired, Forwarded, Membership, Reserved, Target
 from esker.craq.mutable_messages import (
     AnswerMutable,
     ChannelEntry,
+    ChannelsCleared,
     CommitPending,
     Committed,
     Discarded,
@@ -22,6 +23,7 @@ from esker.craq.mutable_messages import (
     RepairImage,
     ReserveImage,
 )
+from esker.craq.replica import ChainReplica
 from esker.wire.limits import CHUNK_BYTES_MAX
 from esker.wire.status import Status
 from esker.wire.types import TargetState
@@ -41,7 +43,7 @@ from .mutables import (
     update,
     writing,
 )
-from .replicas import HEAD, MIDDLE, TAIL, chain, play, replica
+from .replicas import CHAIN_VERSION, HEAD, MIDDLE, TAIL, chain, play, replica
 
 SYNCING_TAIL = {TAIL: TargetState.SYNCING}
 
@@ -216,7 +218,8 @@ def test_a_successor_with_a_damaged_base_gets_the_whole_image() -> None:
     sent_on(head)
     assert play(head, Forwarded(1, Status.CHECKSUM)) == [ForwardUpdate(1, MIDDLE, ORIGIN, Named(0, image(), True, 2))]
     assert play(head, Unreadable(1)) == [RepairImage(1, MIDDLE, V)]
-    assert play(head, Repaired(1, False)) == answered(Status.CHECKSUM, left=True)
+    # Not CHECKSUM, which would say that nothing comes of it.
+    assert play(head, Repaired(1, False)) == answered(Status.UNAVAILABLE, left=True)
 
 
 @pytest.mark.parametrize("drive", [MIDDLE, TAIL])
@@ -278,8 +281,35 @@ def test_the_last_serving_replica_commits_before_it_answers() -> None:
     assert play(middle, Committed(1)) == [AnswerMutable(1, Status.OK, V, 10), Ended(1)]
 
 
-def test_a_syncing_replica_takes_the_whole_image_for_whatever_it_has() -> None:
+def syncing(version: int = CHAIN_VERSION) -> ChainReplica:
+    """A syncing replica that has forgotten what it knew of channels."""
+    tail = replica(TAIL, states=SYNCING_TAIL, version=version)
+    play(tail, ChannelsCleared(version))
+    return tail
+
+
+def test_a_syncing_replica_takes_updates_once_its_table_of_channels_is_empty() -> None:
     tail = replica(TAIL, states=SYNCING_TAIL)
+    assert tail.clears_channels
+    assert play(tail, named(full=True, hop=1)) == answered(Status.UNAVAILABLE)
+    assert play(tail, ChannelsCleared(CHAIN_VERSION - 1), named(full=True, hop=2)) == answered(Status.UNAVAILABLE)
+    assert play(tail, ChannelsCleared(CHAIN_VERSION), named(full=True, hop=3)) == [LookupMutable(1)]
+    assert not tail.clears_channels
+
+
+def test_the_table_is_not_emptied_while_an_earlier_write_may_still_enter_it() -> None:
+    tail = replica(TAIL)
+    play(tail, named(), looked(), Reserved(1, True))
+    play(tail, Membership(chain(version=4, states=SYNCING_TAIL)))
+    assert not tail.clears_channels
+    play(tail, persisted())
+    assert tail.clears_channels
+    play(tail, ChannelsCleared(4), Membership(chain(version=5, states=SYNCING_TAIL)))
+    assert tail.clears_channels
+
+
+def test_a_syncing_replica_takes_the_whole_image_for_whatever_it_has() -> None:
+    tail = syncing()
     found = looked(committed=image(OLD + 1), held=pending(image(OLD + 2), OLD + 1))
     assert play(tail, named(previous=OLD, full=True), found) == [ReserveImage(1, 10, use_reserve=True)]
     persist = PersistPending(1, V, OLD + 1, commit=True, replace=True, full=True, expected=image())
@@ -289,7 +319,7 @@ def test_a_syncing_replica_takes_the_whole_image_for_whatever_it_has() -> None:
 
 @pytest.mark.parametrize(("sequence", "noted"), [(7, True), (8, True), (6, False), (None, False)])
 def test_a_syncing_replica_confirms_only_what_its_table_has_too(sequence: int | None, noted: bool) -> None:
-    tail = replica(TAIL, states=SYNCING_TAIL)
+    tail = syncing()
     entry = None if sequence is None else ChannelEntry(sequence, V, 10)
     effects = play(tail, named(full=True), looked(committed=image(), entry=entry))
     confirmed = [AnswerMutable(1, Status.OK, V, 10), Ended(1)]
@@ -297,7 +327,7 @@ def test_a_syncing_replica_confirms_only_what_its_table_has_too(sequence: int | 
 
 
 def test_a_syncing_replica_takes_no_part_of_an_image() -> None:
-    assert play(replica(TAIL, states=SYNCING_TAIL), named(), looked()) == answered(Status.BAD_REQUEST)
+    assert play(syncing(), named(), looked()) == answered(Status.BAD_REQUEST)
 
 
 # Endings

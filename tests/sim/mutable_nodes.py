@@ -30,6 +30,7 @@ class MutableNode(Node):
         self.lease = Lease(self._clock)
         self._transactions: list[Callable[[], None]] = []
         self._recovering: set[bytes] = set()
+        self._cleared_in = (0, 0)
 
     def _clock(self) -> float:
         return self._world.now_s * self.rate
@@ -63,11 +64,17 @@ class MutableNode(Node):
         machine = self.machine
         assert machine is not None
         if chain.version > self.chain.version:
-            was_syncing = machine.syncing
             super().told(chain)
-            if machine.syncing and not was_syncing:
-                self.mutable.channels.clear()
+            self._clear_channels()
             self._look_for_pendings()
+
+    def _clear_channels(self) -> None:
+        machine = self.machine
+        assert machine is not None
+        version = machine.chain.version
+        if machine.clears_channels and self._cleared_in != (self.lives, version):
+            self._cleared_in = (self.lives, version)
+            self._transaction("channels away", self.mutable.channels.clear, lambda: craq.ChannelsCleared(version))
 
     def _look_for_pendings(self) -> None:
         for chunk in list(self.mutable.pending):
@@ -255,6 +262,7 @@ class MutableNode(Node):
     def _Ended(self, effect: craq.Ended) -> None:
         chunk = self.operations.pop(effect.op).event.chunk
         self._recovering.discard(chunk)
+        self._clear_channels()
         if effect.pending:
             self.after(RECOVER_AFTER_S, lambda: self._recover(chunk))
 

@@ -182,16 +182,16 @@ class MutableSimulation(Simulation):
 
     def _fault(self) -> None:
         chance = self.random.random()
-        if chance < 0.54:
+        if chance < 0.6:
             super()._fault()
             return
-        if chance < 0.6:
+        if chance < 0.65:
             self.note("the operator wants a replica out")
             assert isinstance(self.manager, LeasingManager)
             self._stay_with(self.manager.drop(self.random, self.deaf))
             return
         node, other = self.random.sample(list(self.nodes.values()), 2)
-        if chance < 0.7:
+        if chance < 0.72:
             self.note(f"{node.drive}: deaf")
             self.deaf.add(node.drive)
             self._stay_with(node.drive)
@@ -230,9 +230,9 @@ class MutableSimulation(Simulation):
             return True
         if self.faults and chunk in MUTABLE_CHUNKS:
             chance = self.random.random()
-            if chance < 0.02:
+            if chance < 0.04:
                 queue.append(queue[0])  # it comes once more, later
-            elif chance < 0.04:
+            elif chance < 0.08:
                 queue.rotate(-1)
         return False
 
