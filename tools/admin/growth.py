@@ -7,12 +7,11 @@ waiting for it (`growth_watch.py`) only looks on.
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from esker.meta import keys
-from esker.meta.imbalance import Imbalance, imbalance
-from esker.meta.layout import DriveSite
+from esker.meta.imbalance import imbalance
 from esker.meta.records import RemovedDrive, unpack
 from esker.meta.replanning import (
     Cluster,
@@ -22,9 +21,19 @@ from esker.meta.replanning import (
     plan_expansion,
     plan_replacement,
     plan_staying,
-    sharing_chains,
 )
 from esker.tools.admin.cluster_figures import ClusterFigures
+from esker.tools.admin.growth_shown import (
+    balance_figures,
+    growth_figures,
+    leftovers,
+    moved,
+    notes_of,
+    show_outcome,
+    show_plan,
+    sites_of,
+    tables_of,
+)
 from esker.tools.admin.growth_watch import Outcome, watch
 from esker.tools.admin.link import ClusterLink
 from esker.tools.admin.output import print_json, print_line, print_table, shown_size
@@ -40,7 +49,6 @@ from esker.wire.admin_messages import (
 )
 from esker.wire.errors import RequestFailed, UserError
 from esker.wire.messages import ClusterStatus, ClusterStatusReply, Method
-from esker.wire.placement import build_slot_table
 from esker.wire.status import Status
 from esker.wire.types import ChainGoal, Leaving
 
@@ -71,15 +79,15 @@ async def run_replace(
         found, goals = await _attempts(begin)
         if old not in found.drives:
             await _check_replaced(link, old, new)
-            return _shown(Outcome("done"), {"old": old, "new": new}, [f"drive {new} has replaced {old}"], as_json)
-        notes = _notes(found, goals)
+            return show_outcome(Outcome("done"), {"old": old, "new": new}, [f"drive {new} has replaced {old}"], as_json)
+        notes = notes_of(found, goals)
         if dry_run:
-            return _shown_plan(found, goals, {"old": old, "new": new}, notes, as_json)
+            return show_plan(found, goals, {"old": old, "new": new}, notes, as_json)
         outcome = await watch(link, [old], wait_s, forgotten=True)
-        lines = [f"{_moved(outcome)} from drive {old} to {new}"]
+        lines = [f"{moved(outcome)} from drive {old} to {new}"]
         if outcome.state == "done":
             lines.append(f"drive {old} is not in the cluster any more; what is on its disk stays there")
-        return _shown(outcome, {"old": old, "new": new}, lines + notes, as_json)
+        return show_outcome(outcome, {"old": old, "new": new}, lines + notes, as_json)
 
 
 async def run_drain(
@@ -101,16 +109,18 @@ async def run_drain(
 
         found, drives, goals = await _attempts(begin)
         names = {"name": name, "drives": drives}
-        notes = _notes(found, goals)
+        notes = notes_of(found, goals)
         if dry_run:
-            return _shown_plan(found, goals, names, notes, as_json)
+            return show_plan(found, goals, names, notes, as_json)
         if cancel:
-            return _shown(Outcome("done"), names, [f"{name} stays: {len(goals)} chains keep what they have"], as_json)
+            return show_outcome(
+                Outcome("done"), names, [f"{name} stays: {len(goals)} chains keep what they have"], as_json
+            )
         outcome = await watch(link, drives, wait_s, forgotten=False)
-        lines = [f"{_moved(outcome)} from {name} to others"]
+        lines = [f"{moved(outcome)} from {name} to others"]
         if outcome.state == "done":
             lines.append(f"{name} is empty: esker admin remove-node {name} removes it from the cluster")
-        return _shown(outcome, names, lines + notes, as_json)
+        return show_outcome(outcome, names, lines + notes, as_json)
 
 
 async def run_expand(cluster: str, *, dry_run: bool, as_json: bool) -> ExitCode:
@@ -130,8 +140,8 @@ async def run_expand(cluster: str, *, dry_run: bool, as_json: bool) -> ExitCode:
         left = growths
         while not dry_run and len(left) > 1:
             _, left = await _attempts(begin)
-    shown = [await asyncio.to_thread(_growth, found, growth) for growth in growths]
-    notes = _leftovers(found, {drive_id for row in shown for drive_id in row["drives"]})
+    shown = [await asyncio.to_thread(growth_figures, found, growth) for growth in growths]
+    notes = leftovers(found, {drive_id for row in shown for drive_id in row["drives"]})
     if as_json:
         print_json({"tables": shown, "dry_run": dry_run, "notes": notes, "exit_code": 0})
         return ExitCode.FINE
@@ -177,7 +187,7 @@ async def run_remove_node(cluster: str, name: str, *, as_json: bool) -> ExitCode
             return drives
 
         drives = await _attempts(remove)
-    return _shown(
+    return show_outcome(
         Outcome("done"), {"name": name, "drives": drives}, [f"{name} is not in the cluster any more"], as_json
     )
 
@@ -187,8 +197,8 @@ async def run_balance(cluster: str, *, as_json: bool) -> ExitCode:
     async with ClusterLink(cluster) as link:
         found = await _look(link)
     rows = [
-        {"table_id": table_id, "chains": len(chains), **_figures(imbalance(_sites(found), chains, weights))}
-        for table_id, (chains, weights) in _tables(found).items()
+        {"table_id": table_id, "chains": len(chains), **balance_figures(imbalance(sites_of(found), chains, weights))}
+        for table_id, (chains, weights) in tables_of(found).items()
     ]
     counts = Counter(each.drive_id for chain in found.routing.chains for each in chain.replicas)
     heads = Counter(chain.replicas[0].drive_id for chain in found.routing.chains)
@@ -284,110 +294,3 @@ async def _check_replaced(link: ClusterLink, old: str, new: str) -> None:
     if removed.replaced_by != new:
         by = f"replaced by drive {removed.replaced_by}" if removed.replaced_by else "removed"
         raise UserError(f"drive {old} is not in this cluster any more: it was {by}")
-
-
-def _notes(found: Cluster, goals: Sequence[ChainGoal]) -> list[str]:
-    shared = sharing_chains(found, goals)
-    if not shared:
-        return []
-    return [f"note: {len(shared)} chains have replicas that share a node, as there is no other choice"]
-
-
-def _leftovers(found: Cluster, drives: set[str]) -> list[str]:
-    """Of drives that get chains and are not empty: what is there is of chains that they were in before."""
-    return [
-        f"note: drive {drive_id} holds {shown_size(found.drives[drive_id].used_bytes)} of chains that it was taken out "
-        "of; to have that room, remove it and start it anew with an empty directory"
-        for drive_id in sorted(drives)
-        if found.drives[drive_id].used_bytes and not found.chains_with(drive_id)
-    ]
-
-
-def _moved(outcome: Outcome) -> str:
-    return f"{outcome.chains_done} of {outcome.chains} chains have moved ({shown_size(outcome.sent_bytes)} sent)"
-
-
-def _shown(outcome: Outcome, names: dict[str, Any], lines: list[str], as_json: bool) -> ExitCode:
-    code = {"done": ExitCode.FINE, "begun": ExitCode.FINE}.get(outcome.state, ExitCode.AGAIN)
-    if as_json:
-        print_json({**names, **outcome.as_dict(), "exit_code": int(code)})
-        return code
-    for line in lines:
-        print_line(line)
-    if outcome.state != "done":
-        waiting = f"; it waits for {outcome.waiting_for}" if outcome.waiting_for else ""
-        print_line(f"it goes on in the background{waiting}; run the same command again to watch")
-    return code
-
-
-def _shown_plan(
-    found: Cluster, goals: Sequence[ChainGoal], names: dict[str, Any], notes: list[str], as_json: bool
-) -> ExitCode:
-    chains = {chain.chain_id: chain for chain in found.routing.chains}
-    rows = [
-        {
-            "chain_id": goal.chain_id,
-            "now": [each.drive_id for each in chains[goal.chain_id].replicas],
-            "then": list(goal.drives or (each.drive_id for each in chains[goal.chain_id].replicas)),
-        }
-        for goal in goals
-    ]
-    if as_json:
-        print_json({**names, "state": "dry run", "plan": rows, "notes": notes, "exit_code": 0})
-        return ExitCode.FINE
-    print_table(
-        ["#chain", "now", "then"], [(row["chain_id"], *map(_listed, (row["now"], row["then"]))) for row in rows]
-    )
-    for line in (*notes, f"{len(rows)} chains would change; nothing was changed (--dry-run)"):
-        print_line(line)
-    return ExitCode.FINE
-
-
-def _listed(drives: object) -> str:
-    return ", ".join(drives) if isinstance(drives, list) else str(drives)
-
-
-def _sites(found: Cluster) -> list[DriveSite]:
-    return [drive.site for drive in found.drives.values()]
-
-
-def _tables(found: Cluster) -> dict[int, tuple[list[tuple[str, ...]], tuple[int, ...]]]:
-    """Chains and weights of the newest version of every table."""
-    members = {chain.chain_id: tuple(each.drive_id for each in chain.replicas) for chain in found.routing.chains}
-    newest = {table.table_id: table for table in sorted(found.routing.tables, key=lambda table: table.version)}
-    return {
-        table_id: ([members.get(chain_id, ()) for chain_id in table.chain_ids], table.weights)
-        for table_id, table in sorted(newest.items())
-    }
-
-
-def _growth(found: Cluster, growth: TableGrowth) -> dict[str, Any]:
-    """What the growth of a table comes to."""
-    table = max(
-        (table for table in found.routing.tables if table.table_id == growth.table_id), key=lambda table: table.version
-    )
-    chains, weights = _tables(found)[growth.table_id]
-    first = max(chain.chain_id for chain in found.routing.chains) + 1
-    ids = (*table.chain_ids, *range(first, first + len(growth.chains)))
-    grown = (*weights, *(chain.weight for chain in growth.chains))
-    slots = memoryview(build_slot_table(ids, grown)).cast("H")
-    used = {drive_id for chain in chains for drive_id in chain}
-    after = imbalance(_sites(found), [*chains, *(chain.drives for chain in growth.chains)], grown)
-    return {
-        "table_id": growth.table_id,
-        "version": table.version + 1,
-        "chains": len(growth.chains),
-        "drives": sorted({drive_id for chain in growth.chains for drive_id in chain.drives} - used),
-        "share": sum(slot >= len(table.chain_ids) for slot in slots) / len(slots),
-        **_figures(after),
-    }
-
-
-def _figures(found: Imbalance) -> dict[str, Any]:
-    return {
-        "fullest": round(found.fullest, 3),
-        "heads": round(found.heads, 3),
-        "takeover": round(found.takeover, 3),
-        "takeover_of": found.takeover_of,
-        "chains_sharing": found.chains_sharing,
-    }

@@ -12,7 +12,8 @@ import pytest
 from esker.meta.replanning import Cluster, KnownDrive
 from esker.tools.admin.cluster_commands import run_nodes
 from esker.tools.admin.cluster_figures import ClusterFigures
-from esker.tools.admin.growth import _leftovers, run_balance, run_drain, run_expand, run_remove_node, run_replace
+from esker.tools.admin.growth import run_balance, run_drain, run_expand, run_remove_node, run_replace
+from esker.tools.admin.growth_shown import leftovers
 from esker.tools.admin.growth_watch import Outcome, _SentBytes, waiting_for, watch
 from esker.tools.exit_codes import ExitCode
 from esker.wire.errors import ConnectionFailed, UserError
@@ -47,7 +48,7 @@ def test_drives_that_are_given_chains_but_are_not_empty_are_named() -> None:
     drives = [KnownDrive(known_worker(number), True, number * 1024) for number in range(3)]
     chain = Chain(1, 1, (Replica("d1"),), 1)
     found = Cluster(Routing("c", 1, tuple(each.worker for each in drives), (chain,), (), 3, 1), drives)
-    (note,) = _leftovers(found, {"d0", "d1", "d2"})
+    (note,) = leftovers(found, {"d0", "d1", "d2"})
     assert "drive d2 holds 2 KiB of chains that it was taken out of" in note
 
 
