@@ -105,7 +105,7 @@ class Persist:
 
     def _failed(self, operation: MutableOperation, op: int, status: Status) -> None:
         self._counters.add(f"mutable_copy_{status.name.lower()}")
-        log.error("a new image could not be made", drive=self._store.drive_id, status=status.name)
+        log.warning("a new image could not be made", drive=self._store.drive_id, status=status.name)
         self._runner.report(operation, craq.Persisted(op, status))
 
     def _store_image(self, operation: MutableOperation, effect: craq.PersistPending, image: ImageRecord) -> None:

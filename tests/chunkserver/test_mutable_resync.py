@@ -11,15 +11,17 @@ import pytest
 
 from esker.chunkserver.resync import ResyncService
 from esker.chunkserver.scan import ScanService
+from esker.wire.codec import decode_body
 from esker.wire.limits import MIB
 from esker.wire.messages import Method
-from esker.wire.mutable_messages import PatchKind
+from esker.wire.mutable_messages import UPDATE_EXTENT, UPDATE_RESULT, PatchKind, Update, UpdateReply
 from esker.wire.status import Status
 from esker.wire.types import Replica, Routing, TargetState
 
 from ..waiting import until
 from .drives import HEAD, ServedDrive, routing_of, served
 from .mutable_client import MutableClient
+from .raw_client import object_of
 from .test_mutable import channels, images, key_of
 from .test_scan import Told
 
@@ -249,12 +251,20 @@ async def test_a_rotten_image_is_mended_before_it_is_passed_on(chain: Chain) -> 
     assert chain.drives[1].counters.snapshot()["mutable_mended"] == 1
 
 
-async def test_updates_come_only_from_the_predecessor(chain: Chain) -> None:
-    """A worker that stood in front in an earlier chain changes nothing any more."""
+@pytest.mark.parametrize(("role", "peer_id"), [("client", ""), ("worker", "d0"), ("tool", "d1")])
+async def test_updates_come_only_from_the_predecessor(chain: Chain, role: str, peer_id: str) -> None:
+    """Not from clients, and not from a worker that stands elsewhere in the chain, or stood before in an earlier one."""
     head, _, tail = chain.clients
     assert (await head.write(1, b"x")).status is Status.OK
-    patch = head.patch(number=1, kind=PatchKind.REMOVE, chain_version=chain.version - 1)
-    assert (await head.send([patch]))[0].status is Status.CHAIN_VERSION
+    extent = UPDATE_EXTENT.pack(
+        object_of(1), 0, HEAD, chain.version, PatchKind.REMOVE, 1, 9, 0, 0, 0, 0, 0, 0, 0, MIB, 0, bytes(16), 0, 0
+    )
+    async with await chain.drives[2].client(role=role, peer_id=peer_id) as stranger:
+        _, answer = stranger.start(Method.UPDATE, Update(extent, b"", 0, 5000))
+        await answer.wait()
+    ((_, status, _),) = UPDATE_RESULT.iter_unpack(decode_body(UpdateReply, answer.bodies[0]).results)
+    assert status == Status.CHAIN_VERSION
+    assert await tail.read(1) == b"x"
     chain.change((1, SERVING), (2, SERVING), (0, OFFLINE))
     assert (await head.write(1, b"y")).status in (Status.UNAVAILABLE, Status.CHAIN_VERSION)
     assert await tail.read(1) == b"x"
