@@ -237,3 +237,20 @@ async def test_a_corrupt_image_is_never_taken_for_absent(open_drive: Callable[..
     whole = Steps(again)
     assert await whole.write(9, replace=True) is Status.OK  # a whole copy takes the place of everything
     assert (whole.versions, whole.slots) == ((9, 0), 1)
+
+
+async def test_a_replaced_image_keeps_its_slot_until_reads_of_it_have_ended(open_drive: Callable[..., Drive]) -> None:
+    drive = open_drive(manual=True)
+    steps = Steps(drive)
+    assert await steps.write(1, replace=True) is Status.OK
+    image = steps.images.chunk(key_of(1)).committed
+    assert image is not None
+    buffer = memoryview(bytearray(8192))
+    reading = drive.start(lambda done: steps.images.read_part(image, 0, buffer, done, None))
+    assert await steps.write(2, sequence=1) is Status.OK
+    assert await steps.settle(2) is Status.OK
+    assert steps.versions == (2, 0)
+    assert steps.slots == 2, "the old slot is still read"
+    drive.engine.step()
+    assert await reading == 8192
+    assert steps.slots == 1
