@@ -7,6 +7,7 @@ once. ESKER_TEST_ROUNDS=10 does everything ten times over, with workers that han
 import asyncio
 import os
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 from esker.client.mutable.placement import chain_number
@@ -94,7 +95,7 @@ class OldQuestion:
     """Asks one worker for the lengths of chunks, in the version that the chains had when this was made.
 
     A worker that hangs finds the question when it wakes up: by then others have gone on without it, and whatever it
-    knows of the chunks is old. Only the lease can tell it so before it has heard of anything.
+    knows of the chunks is old. Only its lease, which has ended, can tell it so before it has heard of anything.
     """
 
     def __init__(self, connection: Connection, extents: bytes) -> None:
@@ -103,6 +104,7 @@ class OldQuestion:
 
     @classmethod
     async def prepare(cls, cluster: DevCluster, number: int, object_id: bytes) -> "OldQuestion":
+        """Returns once the worker answers it."""
         routing = (await view_cluster(cluster.address)).routing
         versions = {chain.chain_id: chain.version for chain in routing.chains}
         chain_ids = routing.tables[0].chain_ids
@@ -112,20 +114,29 @@ class OldQuestion:
         for index in range(CHUNKS):
             chain_id = chain_ids[chain_number(object_id, index, len(chain_ids))]
             extents.append(CHUNK_EXTENT.pack(object_id, index, chain_id, versions[chain_id]))
-        return cls(await Connection.connect(TcpAddress(worker.host, worker.port), role="tool"), b"".join(extents))
+        connection = await Connection.connect(TcpAddress(worker.host, worker.port), role="tool")
+        question = cls(connection, b"".join(extents))
+
+        async def answered() -> bool:
+            return await question.ask() <= {Status.OK, Status.NOT_FOUND}
+
+        await until(answered, "the worker knows the present version of its chains")
+        return question
 
     async def ask(self) -> set[Status]:
-        """The statuses of the answer, which comes when the worker wakes up."""
-        try:
-            stat = ChunkStat(self._extents, 60_000)
-            reply = await self._connection.call(Method.CHUNK_STAT, stat, ChunkStatReply, timeout_s=60)
-        finally:
-            await self._connection.aclose()
+        """The statuses of the answer; of a worker that hangs it comes when it wakes up."""
+        stat = ChunkStat(self._extents, 60_000)
+        reply = await self._connection.call(Method.CHUNK_STAT, stat, ChunkStatReply, timeout_s=60)
         return {Status(row[1]) for row in CHUNK_STAT_RESULT.iter_unpack(reply.results)}
+
+    async def aclose(self) -> None:
+        """Disconnects."""
+        await self._connection.aclose()
 
 
 async def test_what_clients_see_while_workers_die_and_hang_is_linearizable(tmp_path: Path) -> None:
     async with running(tmp_path, drives=DRIVES, replicas=DRIVES) as cluster:
+        (meta,) = [process.pid for process in cluster.processes() if process.role == "meta"]
         for round_ in range(ROUNDS):
             async with acting(cluster.address, clients=CLIENTS, chunks=CHUNKS, seed=round_) as actors:
                 await actors.writes_flow()
@@ -134,12 +145,15 @@ async def test_what_clients_see_while_workers_die_and_hang_is_linearizable(tmp_p
                 await actors.writes_flow()
                 hanging, begun = (round_ + 1) % DRIVES, time.monotonic()
                 question = await OldQuestion.prepare(cluster, hanging, actors.object_id)
-                with stopped(worker_pid(cluster, hanging)):
-                    await _taken_out(cluster, hanging)
-                    await actors.writes_flow()
-                    answer = asyncio.ensure_future(question.ask())
-                    await until(lambda begun=begun: time.monotonic() - begun >= HANG_S, "it hung for long enough")
-                assert await answer <= {Status.UNAVAILABLE, Status.CHAIN_VERSION}, "it does not know what is written"
+                with ExitStack() as later:
+                    with stopped(worker_pid(cluster, hanging)):
+                        await _taken_out(cluster, hanging)
+                        await actors.writes_flow()
+                        answer = asyncio.ensure_future(question.ask())
+                        await until(lambda begun=begun: time.monotonic() - begun >= HANG_S, "it hung for long enough")
+                        later.enter_context(stopped(meta))  # so that nobody tells it of the new chains
+                    assert await answer == {Status.UNAVAILABLE}, "it has no lease"
+                await question.aclose()
                 await cluster.settled()
                 await actors.writes_flow()
                 for pid in [cluster.kill_worker(number) for number in range(DRIVES)]:
