@@ -12,12 +12,14 @@ import pytest
 
 from esker.chunkserver.worker import EXIT_USER_ERROR
 from esker.kvclient import KVCacheClient, Status
+from esker.tools.admin.cluster_figures import look
 from esker.tools.admin.growth import run_balance, run_drain, run_expand, run_remove_node, run_replace
 from esker.tools.exit_codes import ExitCode
 from esker.wire.errors import UserError
 from esker.wire.limits import KIB, MIB
 
 from ..chunkserver.processes import WorkerProcess, metadata, worker, worker_config
+from ..waiting import until
 from .clusters import SINGLE, get_all, put_all, value_of
 
 WAIT_S = 60.0
@@ -43,6 +45,11 @@ class Nodes:
         ]
         for each in starting:
             self.workers.append(await each)
+        await until(self._heard, "a heartbeat of every worker")
+
+    async def _heard(self) -> bool:
+        figures = await look(self.cluster)
+        return len(figures.status.workers) == len(self.workers) and all(map(figures.up, figures.status.workers))
 
     def directory(self, number: int) -> Path:
         return self._directory / f"drive-{number}"

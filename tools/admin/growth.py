@@ -29,6 +29,7 @@ from esker.tools.admin.growth_shown import (
     leftovers,
     moved,
     notes_of,
+    passed_over,
     show_outcome,
     show_plan,
     sites_of,
@@ -141,12 +142,13 @@ async def run_expand(cluster: str, *, dry_run: bool, as_json: bool) -> ExitCode:
         while not dry_run and len(left) > 1:
             _, left = await _attempts(begin)
     shown = [await asyncio.to_thread(growth_figures, found, growth) for growth in growths]
-    notes = leftovers(found, {drive_id for row in shown for drive_id in row["drives"]})
+    notes = leftovers(found, {drive_id for row in shown for drive_id in row["drives"]}) + passed_over(found)
     if as_json:
         print_json({"tables": shown, "dry_run": dry_run, "notes": notes, "exit_code": 0})
         return ExitCode.FINE
     if not shown:
-        print_line("every drive that is up and stays has its chains: there is nothing to expand")
+        for line in (*notes, "every drive that is up and stays has its chains: there is nothing to expand"):
+            print_line(line)
         return ExitCode.FINE
     print_table(
         ["#table", "#version", "#new chains", "#new drives", "new blocks there", "fullest drive", "takeover"],

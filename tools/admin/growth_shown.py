@@ -31,6 +31,15 @@ def leftovers(found: Cluster, drives: set[str]) -> list[str]:
     ]
 
 
+def passed_over(found: Cluster) -> list[str]:
+    """Of drives that would get chains if they were up."""
+    return [
+        f"note: drive {drive_id} is silent and gets no chains; run this again when its worker is up"
+        for drive_id, drive in sorted(found.drives.items())
+        if not drive.alive and drive_id not in found.leaving and not found.chains_with(drive_id)
+    ]
+
+
 def moved(outcome: Outcome) -> str:
     """How far it has come, in words."""
     return f"{outcome.chains_done} of {outcome.chains} chains have moved ({shown_size(outcome.sent_bytes)} sent)"

@@ -13,12 +13,12 @@ from esker.meta.replanning import Cluster, KnownDrive
 from esker.tools.admin.cluster_commands import run_nodes
 from esker.tools.admin.cluster_figures import ClusterFigures
 from esker.tools.admin.growth import run_balance, run_drain, run_expand, run_remove_node, run_replace
-from esker.tools.admin.growth_shown import leftovers
+from esker.tools.admin.growth_shown import leftovers, passed_over
 from esker.tools.admin.growth_watch import Outcome, _SentBytes, waiting_for, watch
 from esker.tools.exit_codes import ExitCode
 from esker.wire.errors import ConnectionFailed, UserError
 from esker.wire.messages import ClusterStatusReply, WorkerStatus
-from esker.wire.types import Chain, ChainGoal, Replica, Routing, TargetState
+from esker.wire.types import Chain, ChainGoal, Leaving, Replica, Routing, TargetState
 
 from ...chunkserver.processes import metadata, worker
 from ...meta.conftest import worker as known_worker
@@ -50,6 +50,14 @@ def test_drives_that_are_given_chains_but_are_not_empty_are_named() -> None:
     found = Cluster(Routing("c", 1, tuple(each.worker for each in drives), (chain,), (), 3, 1), drives)
     (note,) = leftovers(found, {"d0", "d1", "d2"})
     assert "drive d2 holds 2 KiB of chains that it was taken out of" in note
+
+
+def test_drives_that_get_no_chains_as_they_are_silent_are_named() -> None:
+    drives = [KnownDrive(known_worker(number), number == 2, 0) for number in range(4)]
+    chain = Chain(1, 1, (Replica("d1"),), 1)
+    found = Routing("c", 1, tuple(each.worker for each in drives), (chain,), (), 3, 1, leaving=(Leaving("d3", 1),))
+    (note,) = passed_over(Cluster(found, drives))
+    assert "drive d0 is silent and gets no chains" in note
 
 
 def test_bytes_sent_are_counted_through_restarts_and_ends() -> None:
@@ -122,6 +130,10 @@ async def test_whoever_stops_watching_is_told_that_it_goes_on(
 async def test_commands_answer_while_a_part_of_the_cluster_is_down(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    async def up(count: int) -> bool:
+        await run_nodes(cluster, as_json=True)
+        return [row["up"] for row in json.loads(capsys.readouterr().out)["workers"]].count(True) == count
+
     drives = [tmp_path / f"d{number}" for number in range(4)]
     async with metadata(tmp_path / "meta", 2, 2) as cluster, worker(cluster, drives[0], node_id="n0") as first:
         async with (
@@ -130,6 +142,7 @@ async def test_commands_answer_while_a_part_of_the_cluster_is_down(
             worker(cluster, drives[3], node_id="n3"),
         ):
             names = (first.ready["drive_id"], spare.ready["drive_id"])
+            await until(lambda: up(4), "a heartbeat of every worker")
             assert await run_replace(cluster, *names, force=False, dry_run=True, wait_s=None, as_json=False) == 0
             out = capsys.readouterr().out
             assert re.search(rf"1 +\S +{names[0]}, \S+ +\S +{names[1]}, \S+", out)
@@ -146,11 +159,7 @@ async def test_commands_answer_while_a_part_of_the_cluster_is_down(
             await spare.destroy()
         # Only n0 is up now.
 
-        async def alone() -> bool:
-            await run_nodes(cluster, as_json=True)
-            return [row["up"] for row in json.loads(capsys.readouterr().out)["workers"]].count(True) == 1
-
-        await until(alone, "the silence of the other drives")
+        await until(lambda: up(1), "the silence of the other drives")
         code = await run_replace(cluster, *names, force=False, dry_run=False, wait_s=0.1, as_json=False)
         assert code is ExitCode.AGAIN
         assert f"it waits for drives that are silent: {names[1]}; run the same" in capsys.readouterr().out
