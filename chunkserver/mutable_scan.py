@@ -99,6 +99,8 @@ class ImageScanService:
         hello = request.connection.hello
         if not replica.syncing or hello is None or hello.peer_id != replica.place.predecessor:
             raise RequestFailed(Status.CHAIN_VERSION, "only the predecessor of a syncing replica sends channels")
+        if not replica.channels_cleared:
+            raise RequestFailed(Status.NOT_READY, "the channels of before have not been forgotten yet")
         merged = [
             (channel_key(message.chain_id, client, channel), ChannelRecord(sequence, version, length))
             for client, channel, sequence, version, length in entries

@@ -12,10 +12,10 @@ from esker.chunkserver.lease import Lease
 from esker.craq import mutable_messages as craq
 from esker.craq.hops import HopOrder
 from esker.craq.mutable import MutableChunks
-from esker.craq.mutable_locked import LockedOperation, RecoverOperation, SyncOperation
+from esker.craq.mutable_locked import LockedOperation, RecoverOperation
 from esker.craq.mutable_messages import Looked, MutableEffect, MutableEvent, Pending, Persisted
 from esker.craq.mutable_operation import MutableOperation
-from esker.craq.mutable_read import QueryOperation, ReadOperation
+from esker.craq.mutable_read import ReadOperation
 from esker.craq.mutable_update import UpdateOperation
 from esker.craq.place import Place
 from esker.craq.replica import ChainReplica
@@ -52,13 +52,6 @@ class ReadsWithoutLease(ReadOperation):
 
     def _step(self, event: MutableEvent) -> list[MutableEffect]:
         return super()._step(msgspec.structs.replace(event, lease_live=True) if isinstance(event, Looked) else event)
-
-
-class AnswersForWhatIsUndecided(QueryOperation):
-    """A new last replica forgets that what it holds pending may have been acknowledged."""
-
-    def _undecided(self, looked: Looked) -> bool:
-        return False
 
 
 class ReadsWhatIsUndecided(ReadOperation):
@@ -185,20 +178,10 @@ class ReadsInOtherVersions(ReadOperation):
 
     def refused(self) -> Status | None:
         refused = super().refused()
-        return None if refused is Status.CHAIN_VERSION else refused
+        return self._refused_here(self._member.place) if refused is Status.CHAIN_VERSION else refused
 
     def chain_changed(self) -> list[MutableEffect]:
         return []
-
-
-class SyncsWithoutWhatIsPending(SyncOperation):
-    """Brings only what is committed to the replica that is about to serve."""
-
-    def _settles(self) -> bool:
-        return False
-
-    def _forwarded(self, status: Status) -> list[MutableEffect]:
-        return self._finish(self.refused() or status)
 
 
 class NeverRecovers(RecoverOperation):
@@ -214,7 +197,6 @@ OPERATIONS: list[tuple[type, type[MutableOperation], int]] = [
     (craq.ReadRange, ReadsWithoutLease, 13),
     (craq.ReadRange, ReadsWhatIsUndecided, 0),
     (craq.ReadRange, ReadsInOtherVersions, 20),
-    (craq.VersionQuery, AnswersForWhatIsUndecided, 0),
     (craq.Update, WritesAgain, 0),
     (craq.Update, AcknowledgesWhatItOnlyNoted, 0),
     (craq.Update, LetsLateWritesThrough, 0),
@@ -228,7 +210,6 @@ OPERATIONS: list[tuple[type, type[MutableOperation], int]] = [
     (craq.Update, TakesWritesOfOtherVersions, 0),
     (craq.Recover, RecoversAcrossVersions, 0),
     (craq.Recover, NeverRecovers, 0),
-    (craq.SyncMutable, SyncsWithoutWhatIsPending, 0),
 ]
 
 
@@ -338,6 +319,23 @@ class CountsItsLeaseFromTheReply(MutableNode):
         super().renew(lease, lease.now_s(), term, withheld)
 
 
+class ForgetsChannelsTooEarly(MutableNode):
+    """Empties its table while a write of before is still on its way into it."""
+
+    def told(self, chain: Chain) -> None:
+        machine = self.machine
+        assert machine is not None
+        was_syncing = machine.syncing
+        super().told(chain)
+        if machine.syncing and not was_syncing:
+            self.mutable.channels.clear()
+
+    def _clear_channels(self) -> None:
+        machine = self.machine
+        assert machine is not None
+        machine.handle(craq.ChannelsCleared(machine.chain.version))
+
+
 class ForgetsWhoWrote(MutableNode):
     """A replica behind the head does not keep the table of channels."""
 
@@ -400,6 +398,7 @@ NODES: list[tuple[type[MutableNode], int]] = [
     (ReportsBeforeItIsDurable, 0),
     (LaundersBadBytes, 0),
     (CountsItsLeaseFromTheReply, 0),
+    (ForgetsChannelsTooEarly, 0),
     (ForgetsWhoWrote, 0),
     (SyncsNoChannels, 0),
     (SyncsChannelsOfWhatIsPending, 0),

@@ -294,7 +294,7 @@ class MutableResync(Resync):
         return channels
 
     def _send_channels(self) -> None:
-        if not self._target.ready(self.version):
+        if not self._target.ready(self.version) or not self._target.machine.channels_cleared:
             self._again("channels", self._send_channels)
             return
         self._target.mutable.merge_channels(self._channels())  # type: ignore[attr-defined]

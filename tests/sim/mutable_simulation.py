@@ -252,14 +252,19 @@ class MutableSimulation(Simulation):
         super()._calm_down()
 
     def _settled(self) -> bool:
-        return super()._settled() and not any(node.mutable.pending or node.operations for node in self.nodes.values())
+        return super()._settled() and all(
+            not node.mutable.pending and not node.operations and node.lease.live(CHAIN_ID, self.manager.chain.version)
+            for node in self.nodes.values()
+        )
 
     def _last_words(self) -> None:
         super()._last_words()
         for client in self.clients:
-            while client.write is not None:
+            if client.write is not None:
                 self._attempt(client, client.write)
                 self._drain()
+            if client.write is not None:
+                self.fail(f"a calm chain does not settle a write: {client.write}")
         for chunk in MUTABLE_CHUNKS:
             for drive in self.nodes:
                 self._read(chunk, drive)
