@@ -137,7 +137,12 @@ class Committer:
                 txn.put(VERSION_KEY, version.to_bytes(8, "big"), db=self._engine_database)
                 txn.commit()
                 self._version = version
+                self._window.forget_old(self._clock())
             return applied
+        except BaseException:
+            # The version was not reached: its writes must not stand between what is read now and later commits.
+            self._window.take_back(version)
+            raise
         finally:
             txn.abort()
 

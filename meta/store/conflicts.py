@@ -66,8 +66,16 @@ class ConflictWindow:
             raise NotCommitted(sorted(found))
 
     def record(self, version: int, writes: CommitSet, now_s: float) -> None:
-        """Remember what the commit of `version` wrote (its versionstamps resolved), and forget old commits."""
+        """Remember what the commit of `version` wrote (its versionstamps resolved)."""
         points = frozenset(writes.points.keys() | writes.adds.keys())
         self._commits.append(_Commit(version, now_s, points, writes.cleared + writes.write_ranges))
+
+    def take_back(self, version: int) -> None:
+        """What was recorded of `version`, the newest one, was not written after all."""
+        while self._commits and self._commits[-1].version == version:
+            self._commits.pop()
+
+    def forget_old(self, now_s: float) -> None:
+        """Call it only once all that was recorded is durable: who read before what is forgotten is too old."""
         while self._commits and now_s - self._commits[0].at_s > self._age_s:
             self._forgotten_version = self._commits.popleft().version

@@ -81,7 +81,9 @@ class MemoryStore(Store):
                 total = added(total, operand)
             self._put(version, key, total)
         self._version = version
-        self._window.record(version, writes, self.clock())
+        now_s = self.clock()
+        self._window.record(version, writes, now_s)
+        self._window.forget_old(now_s)
         self.watches.committed(writes)
         if fault == "after":
             raise CommitUnknown("the answer to the commit was lost")

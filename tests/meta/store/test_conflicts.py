@@ -30,6 +30,19 @@ def test_what_is_older_than_the_window_cannot_be_judged() -> None:
     with pytest.raises(NotCommitted):
         window.check(CommitSet(read_version=7, read_points={b"a"}))
     window.record(10, CommitSet(points={b"c": b"1"}), 105.1)
+    window.check(CommitSet(read_version=8, read_points={b"a"}))
+    window.forget_old(105.1)
     with pytest.raises(TransactionTooOld, match="read version 7; the oldest kept is 8"):
         window.check(CommitSet(read_version=7, read_points={b"a"}))
     window.check(CommitSet(read_version=8, read_points={b"a"}))
+
+
+def test_what_is_taken_back_was_never_written() -> None:
+    window = ConflictWindow(3, age_s=5)
+    window.record(4, CommitSet(points={b"a": b"1"}), 0.0)
+    window.record(5, CommitSet(points={b"b": b"1"}), 0.0)
+    window.record(5, CommitSet(points={b"c": b"1"}), 0.0)
+    window.take_back(5)
+    window.check(CommitSet(read_version=4, read_points={b"b", b"c"}))
+    with pytest.raises(NotCommitted):
+        window.check(CommitSet(read_version=3, read_points={b"a"}))

@@ -3,16 +3,18 @@
 import asyncio
 import subprocess
 import sys
+from collections.abc import Awaitable
 from pathlib import Path
+from typing import Any
 
 import lmdb
 import pytest
 
 from esker.meta.store import embedded
-from esker.meta.store.base import KEY_END, Transaction
+from esker.meta.store.base import AGE_S, KEY_END, Transaction
 from esker.meta.store.committer import QUEUE_MAX, Committer
 from esker.meta.store.embedded import EmbeddedStore, open_embedded
-from esker.meta.store.errors import StoreBusy, StoreFailed, TransactionTooOld
+from esker.meta.store.errors import NotCommitted, StoreBusy, StoreFailed, TransactionTooOld
 from esker.meta.store.ordered import OrderedMap
 from esker.meta.store.writes import CommitSet
 
@@ -182,6 +184,50 @@ async def test_a_failing_drive_fails_the_group(
         else:
             with pytest.raises(StoreFailed, match=message):
                 await committer.commit(CommitSet(points={b"b": b"1"}))
+        await committer.aclose()
+
+
+class FullTransaction:
+    """A write transaction of LMDB that finds no space when it is committed."""
+
+    def __init__(self, txn: lmdb.Transaction) -> None:
+        self._txn = txn
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._txn, name)
+
+    def commit(self) -> None:
+        raise lmdb.DiskError("no space left")
+
+
+class FillingEnvironment:
+    """An LMDB environment whose first commits find no space."""
+
+    def __init__(self, environment: lmdb.Environment, full: int) -> None:
+        self._environment = environment
+        self._full = full
+
+    def begin(self, write: bool) -> Any:
+        txn = self._environment.begin(write=write)
+        self._full -= 1
+        return FullTransaction(txn) if self._full >= 0 else txn
+
+
+async def test_once_there_is_space_again_commits_go_on_where_they_were(tmp_path: Path) -> None:
+    now_s = 0.0
+
+    def commit(key: bytes) -> Awaitable[tuple[int, bytes]]:
+        return committer.commit(CommitSet(read_version=0, read_points={b"a", b"b"}, points={key: b"1"}))
+
+    with lmdb.open(str(tmp_path / "x.mdb"), subdir=False, map_size=1 << 24, max_dbs=2) as environment:
+        data, own = OrderedMap(environment.open_db(b"data")), environment.open_db(b"engine")
+        committer = Committer(FillingEnvironment(environment, 2), data, own, 0, lambda: now_s, lambda: 4096, list[CommitSet]().extend)
+        for key, now_s in ((b"a", 0.0), (b"b", 2 * AGE_S)):  # noqa: B007 - the clock
+            with pytest.raises(StoreFailed, match="no space left"):
+                await commit(key)
+        assert (await commit(b"a"))[0] == 1
+        with pytest.raises(NotCommitted):
+            await commit(b"b")
         await committer.aclose()
 
 
