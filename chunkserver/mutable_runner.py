@@ -247,8 +247,12 @@ class MutableRunner:
 
     async def _repair_from(self, operation: MutableOperation, effect: craq.RepairImage) -> None:
         left_s = max(0.001, operation.deadline - self._loop.time())
-        mended = await self._mend_from(operation.replica, operation.record_key, effect.drive, effect.version, left_s)
-        self.report(operation, craq.Repaired(effect.op, mended))
+        replica, key = operation.replica, operation.record_key
+        mended = False
+        try:
+            mended = await self._mend_from(replica, key, effect.drive, effect.version, left_s)
+        finally:
+            self.report(operation, craq.Repaired(effect.op, mended))
 
     async def _mend_from(
         self, replica: ChainReplica, record_key: bytes, drive: str, version: int, timeout_s: float
