@@ -71,17 +71,18 @@ class RemovalJob:
         self._drives = drives
         self._sleep = sleep
         self._clock = clock
-        self._task: asyncio.Task[None] | None = None
+        self.tasks: list[asyncio.Task[None]] = []
+        """The background work; it ends only by `aclose`, or by a bug."""
 
     def start(self) -> None:
         """Look for removals from now on."""
-        self._task = asyncio.ensure_future(self._run())
+        self.tasks = [asyncio.ensure_future(self._run())]
 
     async def aclose(self) -> None:
         """Stop where it is."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
         await self._drives.aclose()
 
     async def _run(self) -> None:

@@ -65,17 +65,18 @@ class ChainManager:
         self._goals = GoalKeeper(manager)
         self._ticked_s = float("-inf")
         self._deaths_from_s = float("inf")
-        self._tasks: list[asyncio.Task[None]] = []
+        self.tasks: list[asyncio.Task[None]] = []
+        """The background work; they end only by `aclose`, or by a bug."""
 
     def start(self) -> None:
         """Look after the chains from now on."""
-        self._tasks = [asyncio.ensure_future(self._run()), asyncio.ensure_future(self._tick_on())]
+        self.tasks = [asyncio.ensure_future(self._run()), asyncio.ensure_future(self._tick_on())]
 
     async def aclose(self) -> None:
         """Stop."""
-        for task in self._tasks:
+        for task in self.tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self.tasks, return_exceptions=True)
 
     async def _run(self) -> None:
         silent = False

@@ -4,7 +4,7 @@ import asyncio
 import ipaddress
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -102,13 +102,27 @@ async def _serve_cluster(
         chains.start()
         log.info("serving metadata", address=f"{config.host}:{port}", cluster=cluster_id, store=store.engine)
         ready(ServerAddress(config.host, port, cluster_id))
-        await stop.wait()
+        await _until(stop, (*presence.tasks, *removals.tasks, *chains.tasks))
     finally:
         await chains.aclose()
         await removals.aclose()
         await presence.aclose()
         await server.aclose()
         await link.aclose()
+
+
+async def _until(stop: asyncio.Event, background: Sequence[asyncio.Task[None]]) -> None:
+    """Until `stop` is set. Raises what ended one of the tasks: no server may hold the manager lease and not do the
+    manager's work.
+    """
+    stopping = asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait((stopping, *background), return_when=asyncio.FIRST_COMPLETED)
+        for task in background:
+            if task.done():
+                task.result()
+    finally:
+        stopping.cancel()
 
 
 def _reached_at(config: MetaConfig, *, alone: bool) -> str:

@@ -33,7 +33,8 @@ class Presence:
         self.routing = RoutingCache(store, clock)
         self._registry = Registry(store, incarnation, clock)
         self._sleep = sleep
-        self._tasks: list[asyncio.Task[None]] = []
+        self.tasks: list[asyncio.Task[None]] = []
+        """The background work; they end only by `aclose`, or by a bug."""
 
     async def start(self, address: str) -> None:
         """Join the others, who reach this server at `address`; empty: they are not told. Raises `StoreError`."""
@@ -45,15 +46,15 @@ class Presence:
             self._beat(),
             self.routing.follow(self._sleep),
         ]
-        self._tasks = [asyncio.ensure_future(loop) for loop in loops]
+        self.tasks = [asyncio.ensure_future(loop) for loop in loops]
 
     async def aclose(self) -> None:
         """Leave the others, in bounded time."""
-        for task in self._tasks:
+        for task in self.tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._tasks:
-            self._tasks.clear()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+        if self.tasks:
+            self.tasks.clear()
             await self.manager.give_up()
             await self._registry.withdraw()
 

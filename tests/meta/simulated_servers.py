@@ -172,7 +172,7 @@ class Machine:
         chains, self.chains = self.chains, None
         if chains is not None:
             await chains.aclose()
-        tasks = [*self._calls, *(presence._tasks if presence is not None else [])]
+        tasks = [*self._calls, *(presence.tasks if presence is not None else [])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from esker.meta.chain_manager import ChainManager
 from esker.meta.main import MetaConfig, ServerAddress, serve
 from esker.wire.errors import RequestFailed, UserError
 from esker.wire.messages import (
@@ -232,6 +233,17 @@ async def test_a_directory_in_use(start: Started) -> None:
         with pytest.raises(UserError, match="in use by another metadata server"):
             async with start():
                 pass
+
+
+async def test_a_bug_in_the_background_ends_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def step(manager: ChainManager) -> None:
+        raise AssertionError("a bug")
+
+    monkeypatch.setattr(ChainManager, "step", step)
+    config = MetaConfig(store=f"embedded:{tmp_path}/meta", drives_expected=2, replicas=2)
+    async with asyncio.timeout(20):
+        with pytest.raises(AssertionError, match="a bug"):
+            await serve(config, lambda _: None, asyncio.Event())
 
 
 def test_unknown_settings_are_refused() -> None:

@@ -221,7 +221,8 @@ async def test_once_there_is_space_again_commits_go_on_where_they_were(tmp_path:
 
     with lmdb.open(str(tmp_path / "x.mdb"), subdir=False, map_size=1 << 24, max_dbs=2) as environment:
         data, own = OrderedMap(environment.open_db(b"data")), environment.open_db(b"engine")
-        committer = Committer(FillingEnvironment(environment, 2), data, own, 0, lambda: now_s, lambda: 4096, list[CommitSet]().extend)
+        filling = FillingEnvironment(environment, 2)
+        committer = Committer(filling, data, own, 0, lambda: now_s, lambda: 4096, list[CommitSet]().extend)
         for key, now_s in ((b"a", 0.0), (b"b", 2 * AGE_S)):  # noqa: B007 - the clock
             with pytest.raises(StoreFailed, match="no space left"):
                 await commit(key)
