@@ -10,7 +10,7 @@ from typing import Protocol
 
 from esker.wire.admin_messages import Scan, ScanReply
 from esker.wire.codec import decode_body
-from esker.wire.errors import DeadlineExceeded, EskerError
+from esker.wire.errors import ConnectionFailed, DeadlineExceeded, EskerError
 from esker.wire.messages import REMOVE_RESULT, Method, Remove, RemoveReply
 from esker.wire.rpc_client import Connection, TcpAddress
 from esker.wire.status import Status
@@ -73,6 +73,10 @@ class TcpDrives:
             connection = await Connection.connect(
                 TcpAddress(worker.host, worker.port), role="tool", cluster_id=self._cluster_id
             )
+            if connection.peer.incarnation != worker.incarnation:
+                # Another drive's worker would say that it has nothing, which is no news of this drive.
+                await connection.aclose()
+                raise ConnectionFailed(f"{connection.address} is not the worker of drive {worker.drive_id} any more")
             self._connections[worker.drive_id] = connection
             return connection
 
