@@ -8,6 +8,7 @@ Thread-safe: callers lease and release from any thread while operations run on t
 """
 
 import asyncio
+import math
 import threading
 from collections import deque
 from collections.abc import Sequence
@@ -22,6 +23,9 @@ from esker.client.cuda import register_host_memory
 from esker.wire.errors import DeadlineExceeded, EskerError, UserError
 from esker.wire.limits import aligned
 from esker.wire.memory import SharedArena
+
+RELEASED = "this slot was released; lease another one"
+CLOSED = "the pool is closed"
 
 
 class PoolExhausted(EskerError):
@@ -56,23 +60,45 @@ class Slot:
         self._late = 0  # requests of a worker that may still touch it after their operation ended
 
     def numpy(self, dtype: npt.DTypeLike = np.uint8, shape: int | Sequence[int] | None = None) -> npt.NDArray[Any]:
-        """The memory as an array, not a copy; `shape` may cover only its beginning."""
-        array: npt.NDArray[Any] = np.frombuffer(self.view, dtype=dtype)
+        """The memory as an array, not a copy; `shape` may cover only its beginning.
+
+        Raises `UserError` where the slot was released, and for a type or shape that its memory cannot have.
+        """
+        memory = self._memory()
+        try:
+            array: npt.NDArray[Any] = np.frombuffer(memory, dtype=dtype)
+        except (TypeError, ValueError) as error:
+            raise UserError(f"a slot cannot be an array of {dtype!r}: {error}") from None
         if shape is None:
             return array
         wanted = (shape,) if isinstance(shape, int) else tuple(shape)
-        return array[: int(np.prod(wanted, dtype=np.intp))].reshape(wanted)
+        if any(size < 0 for size in wanted) or math.prod(wanted) > len(array):
+            raise UserError(f"shape {shape} in a slot of {len(array)} elements; sizes are 0 or more")
+        return array[: math.prod(wanted)].reshape(wanted)
 
     def tensor(self, dtype: Any = None) -> Any:
         """The memory as a one-dimensional torch tensor of `dtype` (uint8 by default), not a copy.
 
-        Raises `UserError` where torch is not installed.
+        Raises `UserError` where torch is not installed, the slot was released, or its memory cannot be of that type.
         """
         try:
             import torch
         except ImportError:
             raise UserError("slots as tensors need torch: pip install 'esker[torch]'") from None
-        return torch.frombuffer(self.view, dtype=torch.uint8 if dtype is None else dtype)
+        memory = self._memory()
+        try:
+            return torch.frombuffer(memory, dtype=torch.uint8 if dtype is None else dtype)
+        except (TypeError, ValueError) as error:
+            raise UserError(f"a slot cannot be a tensor of {dtype!r}: {error}") from None
+
+    def _memory(self) -> memoryview:
+        """`view`, as long as the caller has the slot. Arrays over it keep the view itself alive beyond that."""
+        if not self._lent:
+            raise UserError(RELEASED)
+        try:
+            return self.view[:]
+        except ValueError:
+            raise UserError(CLOSED) from None
 
     def first(self, length_bytes: int) -> "SlotPart":
         """Its first `length_bytes`, for a value that is shorter than the slot."""
@@ -112,7 +138,7 @@ class Slot:
             raise UserError(
                 "this slot is in quarantine after a timeout; release it and lease another one"
                 if self._lent
-                else "this slot was released; lease another one"
+                else RELEASED
             )
         if writes:
             if self._users:
@@ -158,7 +184,7 @@ class SlotPart:
         try:
             self.view = slot.view[:length_bytes]
         except ValueError:
-            raise UserError("this slot was released; lease another one") from None
+            raise UserError(RELEASED) from None
 
 
 def begin_all(slots: Sequence[Slot], *, writes: bool) -> None:
@@ -313,7 +339,7 @@ class BufferPool:
     def check_open(self) -> None:
         """Raises `UserError` where it is closed (with the lock held)."""
         if self._closed:
-            raise UserError("the pool is closed")
+            raise UserError(CLOSED)
 
     def _check(self, count: int) -> None:
         self.check_open()

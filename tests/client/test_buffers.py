@@ -5,6 +5,7 @@ import gc
 import os
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -93,6 +94,30 @@ def test_arrays_are_views_of_the_slot() -> None:
     pool.close()
 
 
+def test_arrays_over_memory_that_is_not_the_callers_are_refused() -> None:
+    pool = BufferPool(4096, 2)
+    slot, open_slot = pool.acquire(2)
+    kept = slot.numpy()
+    slot.release()
+    with pytest.raises(UserError, match="this slot was released; lease another one"):
+        slot.numpy()
+    pool.close()
+    with pytest.raises(UserError, match="the pool is closed"):
+        open_slot.numpy()
+    assert len(kept) == 4096
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape"), [(np.uint8, (2, 4096)), (np.uint8, -1), (np.uint8, (-1, 8)), (object, None), ("nonsense", None)]
+)
+def test_arrays_that_a_slot_cannot_be_are_the_users_mistake(dtype: Any, shape: Any) -> None:
+    pool = BufferPool(4096, 1)
+    (slot,) = pool.acquire(1)
+    with pytest.raises(UserError):
+        slot.numpy(dtype, shape)
+    pool.close()
+
+
 def test_tensors_are_views_of_the_slot() -> None:
     torch = pytest.importorskip("torch")
     pool = BufferPool(4096, 1)
@@ -100,6 +125,11 @@ def test_tensors_are_views_of_the_slot() -> None:
     slot.tensor(torch.bfloat16)[:] = 1.0
     assert bytes(slot.view[:2]) == b"\x80\x3f"
     assert slot.tensor().dtype == torch.uint8
+    with pytest.raises(UserError, match="cannot be a tensor"):
+        slot.tensor("nonsense")
+    slot.release()
+    with pytest.raises(UserError, match="this slot was released"):
+        slot.tensor()
     pool.close()
 
 
