@@ -44,6 +44,7 @@ class MetadataCheck:
     def __init__(self, rows: Iterable[MetaRow]) -> None:
         self._rows = dict(rows)
         self.findings: list[Finding] = []
+        self._damaged: set[bytes] = set()
         self._values: dict[str, dict[bytes, object]] = {}
         for key, value in self._rows.items():
             self._decode(key, value)
@@ -74,6 +75,7 @@ class MetadataCheck:
             split_key(table, key)
             self._values.setdefault(table.name, {})[key] = decoded_value(table, key, value)
         except (StoreError, ValueError) as error:
+            self._damaged.add(key)
             self._add(table.name, key, f"damaged: {error}")
 
     def _all(self, table: str, kind: type[S]) -> dict[bytes, S]:
@@ -82,8 +84,10 @@ class MetadataCheck:
     def _add(self, table: str, key: bytes, problem: str, *repair: Change) -> None:
         self.findings.append(Finding(table, printable(key), problem, repair))
 
-    def _drop(self, table: str, key: bytes, problem: str) -> None:
-        self._add(table, key, problem, (key, self._rows[key], None))
+    def _drop(self, table: str, key: bytes, problem: str, *owners: bytes) -> None:
+        """The row may go, as it belongs to nothing, unless one of its `owners` is there but cannot be read."""
+        keep = any(owner in self._damaged for owner in owners)
+        self._add(table, key, problem, *([] if keep else [(key, self._rows[key], None)]))
 
     def _cluster(self) -> ClusterRecord | None:
         records = self._all("cluster", ClusterRecord)
@@ -133,7 +137,7 @@ class MetadataCheck:
                 self._add("placement", parts[0], f"its slot table names chain {highest} of {len(table.chain_ids)}")
         for key in self._values.get("placement", {}):
             if key not in wanted:
-                self._drop("placement", key, "it belongs to no chain table")
+                self._drop("placement", key, "it belongs to no chain table", keys.table_of_placement(key))
 
     def _check_namespaces(self, tables: dict[tuple[int, int], ChainTable]) -> None:
         live = self._all("namespace", Namespace).items()
@@ -158,7 +162,8 @@ class MetadataCheck:
             owners[key] = namespace.namespace_id
         for key, namespace_id in self._all("namespace-name", int).items():
             if key not in owners:
-                self._drop("namespace-name", key, f"the name leads to namespace {namespace_id}, which has it not")
+                problem = f"the name leads to namespace {namespace_id}, which has it not"
+                self._drop("namespace-name", key, problem, keys.namespace(namespace_id))
         for key, namespace_id in owners.items():
             stored, right = self._rows.get(key), namespace_id.to_bytes(4, "little")
             if stored != right:
@@ -178,21 +183,25 @@ class MetadataCheck:
         for key in self._all("counter", int):
             namespace_id, _ = keys.split_counter(key)
             if namespace_id not in self.namespaces and namespace_id not in self.removals:
-                self._drop("counter", key, f"it counts for namespace {namespace_id}, which does not exist")
+                problem = f"it counts for namespace {namespace_id}, which does not exist"
+                self._drop("counter", key, problem, keys.namespace(namespace_id), keys.removal(namespace_id))
 
     def _reports(self, drives: set[str]) -> None:
         for key in self._values.get("report", {}):
-            if key[1:].decode() not in drives:
-                self._drop("report", key, "no such drive has joined")
+            drive_id = key[1:].decode()
+            if drive_id not in drives:
+                self._drop("report", key, "no such drive has joined", keys.drive(drive_id))
 
     def _goals(self, drives: set[str], chains: dict[int, Chain]) -> None:
         for key, goal in self._all("chain-goal", ChainGoal).items():
             strangers = [drive_id for drive_id in goal.drives if drive_id not in drives]
             if goal.chain_id not in chains or strangers:
-                self._drop("chain-goal", key, f"it is of chain {goal.chain_id}, or names drives, that do not exist")
+                owners = [keys.chain(goal.chain_id), *map(keys.drive, strangers)]
+                problem = f"it is of chain {goal.chain_id}, or names drives, that do not exist"
+                self._drop("chain-goal", key, problem, *owners)
         for key, leaving in self._all("leaving", Leaving).items():
             if leaving.drive_id not in drives:
-                self._drop("leaving", key, "no such drive has joined")
+                self._drop("leaving", key, "no such drive has joined", keys.drive(leaving.drive_id))
         for key, removed in self._all("removed-drive", RemovedDrive).items():
             if removed.drive_id in drives:
                 self._add("removed-drive", key, f"drive {removed.drive_id} was removed, but is in the cluster")

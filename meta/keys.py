@@ -95,6 +95,11 @@ def placement(table_id: int, version: int, part: int) -> bytes:
     return _PLACEMENT + _U32_U32.pack(table_id, version) + bytes([part])
 
 
+def table_of_placement(key: bytes) -> bytes:
+    """The chain-table version whose slot table `key` is a part of."""
+    return _TABLE + key[1:9]
+
+
 def meta_server(address: str) -> bytes:
     """The metadata server that listens at `address`."""
     return _META_SERVER + address.encode()

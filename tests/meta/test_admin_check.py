@@ -12,6 +12,7 @@ from esker.meta.admin_raw import meta_snapshot
 from esker.meta.catalog import Catalog
 from esker.meta.records import RemovedDrive, pack, unpack
 from esker.meta.store.base import Store
+from esker.meta.store.errors import printable
 from esker.wire.admin_messages import NamespaceRemove
 from esker.wire.messages import CatalogEntry, CatalogReport
 from esker.wire.types import Chain, ChainGoal, ChainTable, Leaving, Namespace, NamespaceMode, Replica
@@ -154,6 +155,23 @@ def test_what_the_rest_tells_is_repaired(sound: Rows, damage: Callable[[Rows], o
     after = repaired(sound, found)
     assert findings(after) == []
     assert after == before
+
+
+@pytest.mark.parametrize(("owner", "kept"), [
+    (keys.namespace(1), {keys.namespace_name("a"), keys.counter(1, keys.BLOCKS, 0), keys.counter(1, keys.BYTES, 0)}),
+    (keys.removal(3), set()),
+    (keys.table(1, 1), {keys.placement(1, 1, 0), keys.placement(1, 1, 1)}),
+    (keys.drive("d1"), {keys.report("d1"), keys.leaving("d1"), keys.chain_goal(1)}),
+    (keys.chain(1), {keys.chain_goal(1)}),
+])  # fmt: skip
+def test_what_belongs_to_a_damaged_row_is_kept(sound: Rows, owner: bytes, kept: set[bytes]) -> None:
+    sound[keys.leaving("d1")] = pack(Leaving("d1", 1))
+    sound[keys.chain_goal(1)] = pack(ChainGoal(1, ("d0", "d1")))
+    assert findings(sound) == []
+    sound[owner] = b"\x63" + sound[owner][1:]
+    found = findings(sound)
+    assert {printable(key) for key in kept} <= {finding.key for finding in found}
+    assert all(finding.repair == () for finding in found)
 
 
 def test_counters_are_compared_with_what_was_counted() -> None:
