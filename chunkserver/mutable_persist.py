@@ -17,7 +17,7 @@ from esker.chunkserver.engine.image_record import (
     channel_key,
 )
 from esker.chunkserver.engine.store import DriveStore
-from esker.chunkserver.mutable_operations import MutableOperation, image_of
+from esker.chunkserver.mutable_operations import MutableOperation, image_of, stored_image
 from esker.chunkserver.pool import Region
 from esker.craq import mutable_messages as craq
 from esker.craq.patches import resulting_length, resulting_truncate_version
@@ -150,12 +150,12 @@ class Persist:
     # A damaged image
 
     def mend(self, record_key: bytes, version: int, whole: Whole, done: Callable[[bool], None]) -> None:
-        """Puts a verified copy in the place of the committed image, if that is the same but for the damage.
+        """Puts a verified copy in the place of the image of that version, if that is the same but for the damage.
 
         `done` is told whether it is there now. No lock is needed: the index takes it only while the version is.
         """
-        damaged = self._images.chunk(record_key).committed
-        if damaged is None or (damaged.version, damaged.checksums) != (version, whole.checksums):
+        damaged = stored_image(self._images.chunk(record_key), version)
+        if damaged is None or (damaged.length, damaged.checksums) != (whole.length, whole.checksums):
             whole.region.drop()
             done(False)
             return
@@ -166,7 +166,6 @@ class Persist:
             whole.region.drop()
             done(False)
             return
-        image = damaged._replace(pages=slot.pages, slot=slot.number)
 
         def mended(_: None, status: Status) -> None:
             if status is Status.OK:
@@ -175,8 +174,8 @@ class Persist:
 
         def copied(status: Status, sums: bytes) -> None:
             whole.region.drop()
-            if status is Status.OK and sums == image.checksums:
-                self._images.mend(record_key, image, slot, mended, None)
+            if status is Status.OK and sums == whole.checksums:
+                self._images.mend(record_key, version, slot, mended, None)
             else:
                 self._store.release(slot)
                 done(False)

@@ -7,7 +7,7 @@ from typing import Any
 from esker.chunkserver.engine.image_record import ImageRecord
 from esker.chunkserver.engine.images import Images
 from esker.chunkserver.engine.record import record_key
-from esker.chunkserver.mutable_operations import MutableBatch, MutableOperation
+from esker.chunkserver.mutable_operations import MutableBatch, MutableOperation, stored_image
 from esker.chunkserver.mutable_runner import MutableRunner
 from esker.chunkserver.pool import WorkerPool
 from esker.chunkserver.whole_images import read_whole
@@ -101,9 +101,9 @@ class QueryService:
         if replica is None or replica.chain.version != chain_version or not replica.serving or replica.offline:
             raise RequestFailed(Status.CHAIN_VERSION, f"not serving chain {chain_id} in version {chain_version}")
         key = record_key(chain_id, chunk_id(FILE_SPACE, object_id, index))
-        image = self._images.chunk(key).committed
-        if image is None or image.version != message.version or image.length == 0:
-            raise RequestFailed(Status.NOT_FOUND, "no committed image of that version is here")
+        image = stored_image(self._images.chunk(key), message.version)
+        if image is None or image.length == 0:
+            raise RequestFailed(Status.NOT_FOUND, "no image of that version is here")
         region = self._pool.allocate(image.length)
         if region is None:
             raise RequestFailed(Status.BUSY, "the worker's pool is full")

@@ -83,7 +83,7 @@ class Questions:
     async def whole(
         self, replica: ChainReplica, record_key: bytes, drive: str, version: int, timeout_s: float
     ) -> Whole | None:
-        """The committed image of that version from another replica, verified; None: it is not to be had."""
+        """The image of that version from another replica, verified; None: it is not to be had."""
         chain = replica.chain
         _, _, object_id, index = split_record_key(record_key)
         extent = CHUNK_EXTENT.pack(object_id, index, chain.chain_id, chain.version)

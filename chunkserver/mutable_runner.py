@@ -270,15 +270,18 @@ class MutableRunner:
         return await done
 
     async def mend(self, replica: ChainReplica, record_key: bytes, timeout_s: float) -> bool:
-        """Puts another serving replica's copy in the place of the committed image here; whether that came about."""
-        committed = self._images.chunk(record_key).committed
-        if committed is None or committed.absent:
-            return False
+        """Puts another serving replica's copies in the place of the images here; whether that came about."""
+        chunk = self._images.chunk(record_key)
+        versions = [image.version for image in (chunk.committed, chunk.pending) if image is not None and image.length]
         serving = [each for each in replica.chain.replicas if each.state is TargetState.SERVING]
-        for other in [each.drive_id for each in serving if each.drive_id != self._store.drive_id]:
-            if await self._mend_from(replica, record_key, other, committed.version, timeout_s):
-                return True
-        return False
+        others = [each.drive_id for each in serving if each.drive_id != self._store.drive_id]
+        mended = 0
+        for version in versions:
+            for other in others:
+                if await self._mend_from(replica, record_key, other, version, timeout_s):
+                    mended += 1
+                    break
+        return 0 < mended == len(versions)
 
     def _query(self, replica: ChainReplica, effect: craq.QueryVersion) -> None:
         self._counters.add("mutable_version_queries")

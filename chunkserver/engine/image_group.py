@@ -75,13 +75,14 @@ class Replace(Pend):
 
 
 class Mend(_ImageOperation):
-    """The committed image is replaced by a copy of it. OK; CONDITION where it has another version by now."""
+    """The image of this version, committed or pending, is in this slot from now on. OK; CONDITION: it is not there."""
 
-    __slots__ = ("image",)
+    __slots__ = ("new_slot", "version")
 
-    def __init__(self, record_key: bytes, image: ImageRecord, slot: Slot | None, done: CommitDone, token: Any) -> None:
+    def __init__(self, record_key: bytes, version: int, slot: Slot, done: CommitDone, token: Any) -> None:
         super().__init__(record_key, slot, done, token)
-        self.image = image
+        self.new_slot = slot
+        self.version = version
 
 
 class Settle(_ImageOperation):
@@ -164,7 +165,7 @@ class ImagePlan:
         if isinstance(operation, Discard):
             return self._discard(pending, operation)
         if isinstance(operation, Mend):
-            return self._mend(committed, operation)
+            return self._mend((committed, pending), operation)
         self._clear(pending)
         if isinstance(operation, Replace):
             self._commit(committed, operation.image)
@@ -185,13 +186,16 @@ class ImagePlan:
         self._commit(committed, image)
         return Status.OK
 
-    def _mend(self, committed: bytes, operation: Mend) -> Status:
-        image = self._stored(committed)
-        if image is None or image.version != operation.image.version:
-            self.freed.append((operation.image.pages, operation.image.slot))
-            return Status.CONDITION
-        self._commit(committed, operation.image)
-        return Status.OK
+    def _mend(self, keys: tuple[bytes, bytes], operation: Mend) -> Status:
+        slot = operation.new_slot
+        for key in keys:
+            image = self._stored(key)
+            if image is not None and image.version == operation.version and not image.absent:
+                self._clear(key)
+                self.images[key] = encode_image(key, image._replace(pages=slot.pages, slot=slot.number))
+                return Status.OK
+        self.freed.append((slot.pages, slot.number))
+        return Status.CONDITION
 
     def _discard(self, pending: bytes, operation: Discard) -> Status:
         image = self._stored(pending)

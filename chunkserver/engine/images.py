@@ -255,10 +255,10 @@ class Images:
             Replace(record_key, image, channel, slot, partial(self._done, record_key, False, done), token)
         )
 
-    def mend(self, record_key: bytes, image: ImageRecord, slot: Slot, done: CommitDone, token: Any) -> None:
+    def mend(self, record_key: bytes, version: int, slot: Slot, done: CommitDone, token: Any) -> None:
         """See `Mend`, and `pend`."""
-        self._check(image, slot)
-        self._committer.queue(Mend(record_key, image, slot, done, token))
+        assert slot.written, "an image is committed after its data was written"
+        self._committer.queue(Mend(record_key, version, slot, done, token))
 
     def settle(self, record_key: bytes, version: int, done: CommitDone, token: Any) -> None:
         """See `Settle`."""

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from esker.chunkserver.engine.image_record import ImageRecord
 from esker.chunkserver.resync import ResyncService
 from esker.chunkserver.scan import ScanService
 from esker.wire.codec import decode_body
@@ -213,6 +214,11 @@ def spoil(drive: ServedDrive, number: int) -> None:
     """Changes a byte of the committed image on the drive, behind its back."""
     image = drive.store.images.chunk(key_of(number)).committed
     assert image is not None
+    rot(drive, image)
+
+
+def rot(drive: ServedDrive, image: ImageRecord) -> None:
+    """The same, of any image."""
     fd, offset = drive.store._slots.classes[image.pages].place(image.slot)
     with open(os.readlink(f"/proc/self/fd/{fd}"), "r+b", buffering=0) as file:
         file.seek(offset + 5)
@@ -268,3 +274,21 @@ async def test_updates_come_only_from_the_predecessor(chain: Chain, role: str, p
     chain.change((1, SERVING), (2, SERVING), (0, OFFLINE))
     assert (await head.write(1, b"y")).status in (Status.UNAVAILABLE, Status.CHAIN_VERSION)
     assert await tail.read(1) == b"x"
+
+
+async def test_a_rotten_pending_image_is_mended_before_it_is_committed(chain: Chain) -> None:
+    """The head's pending image rots while its successor, by now the last one, has committed it."""
+    first, _, third = chain.drives
+    head, middle, _ = chain.clients
+    content = os.urandom(100_000)
+    assert (await head.write(1, b"old")).status is Status.OK
+    await until(lambda: images(first) == images(third), "committed everywhere")
+    await third.silence()
+    assert (await head.send([head.patch(number=1, data=content)], budget_ms=300))[0].status is not Status.OK
+    pending = first.store.images.chunk(key_of(1)).pending
+    assert pending is not None
+    rot(first, pending)
+    chain.change((0, SERVING), (1, SERVING), (2, OFFLINE))
+    await until(lambda: first.store.images.chunk(key_of(1)).pending is None, "it is committed")
+    assert [await client.read(1) for client in (head, middle)] == [content, content]
+    assert first.counters.snapshot()["mutable_mended"] == 1
