@@ -48,6 +48,7 @@ class WorkerState:
         """Bytes of creates under way."""
         self.create_queue: deque[Callable[[], None]] = deque()
         """Who wants to send creates once there is room."""
+        self._calling_queue = False
         self.read_bytes = 0
         self.written_bytes = 0
         self.damage = DamageReports(lambda: self.channel)
@@ -69,8 +70,14 @@ class WorkerState:
     def creating(self, change_bytes: int) -> None:
         """Creates of so many bytes more (or less) are under way; who waited for room is called."""
         self.creating_bytes += change_bytes
-        while self.create_queue and self.may_create():
-            self.create_queue.popleft()()
+        if self._calling_queue:
+            return  # who is called sends, and so comes here: the loop below goes on, however many wait
+        self._calling_queue = True
+        try:
+            while self.create_queue and self.may_create():
+                self.create_queue.popleft()()
+        finally:
+            self._calling_queue = False
 
     def may_create(self) -> bool:
         """Whether another create may be sent now."""

@@ -1,6 +1,7 @@
 """Creates: through the heads, repeated where that is safe, unknown where there was no answer."""
 
 import asyncio
+import sys
 from typing import Any
 
 import pytest
@@ -131,3 +132,19 @@ async def test_creates_that_waited_for_room_past_their_deadline_are_not_sent(
     head.go_on()
     assert status_of(await first) == [Status.OK]
     assert head.requests.count(Method.CREATE) == 1
+
+
+async def test_any_number_of_small_creates_may_wait_for_room(
+    make_rig: Any, until: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(creates, "REQUEST_EXTENTS_AIM", 1)
+    rig = await make_rig("tcp", drives=1, replicas=1)
+    head, state = rig.cluster.workers[0], rig.state(0)
+    state.creating(workers.CREATING_BYTES_MAX)
+    waiting = sys.getrecursionlimit()
+    numbers = list(range(waiting))
+    running = asyncio.ensure_future(rig.creates(numbers, [b"x"] * waiting).run(30))
+    await until(lambda: len(state.create_queue) == waiting)
+    state.creating(-workers.CREATING_BYTES_MAX)
+    assert status_of(await running) == [Status.OK] * waiting
+    assert head.requests.count(Method.CREATE) == waiting
