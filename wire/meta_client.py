@@ -99,6 +99,7 @@ class MetaClient:
         self._link: _Link | None = None
         self._answered_by = HelloReply(0, "", "", "")
         self._connecting = asyncio.Lock()
+        self._closed = False
 
     @property
     def addresses(self) -> tuple[TcpAddress, ...]:
@@ -122,6 +123,8 @@ class MetaClient:
         failures = unavailable = 0
         while (left_s := deadline - loop.time()) > ATTEMPT_S_LEAST or reason is None:
             link: _Link | None = None
+            if self._closed:
+                raise ConnectionFailed("this client of the metadata servers was closed")
             try:
                 link = await self._connected(max(ATTEMPT_S_LEAST, left_s))
                 with link.used() as connection:
@@ -163,7 +166,8 @@ class MetaClient:
                 self._retire()
 
     async def aclose(self) -> None:
-        """Ends the connection."""
+        """Ends the connection; later calls fail at once."""
+        self._closed = True
         if self._link is not None:
             await self._link.connection.aclose()
             self._link = None
@@ -177,32 +181,48 @@ class MetaClient:
         return min(left_s, max(ATTEMPT_S_MIN, left_s / 2)) if len(self._order) > 1 else left_s
 
     async def _connected(self, timeout_s: float) -> _Link:
-        """The present connection, or a new one to the first address that accepts."""
-        async with self._connecting:
-            if self._link is not None and not self._link.connection.closed:
-                return self._link
-            loop = asyncio.get_running_loop()
-            deadline = loop.time() + timeout_s
-            reason = ConnectionFailed("no time left")
-            for address in list(self._order):
-                left_s = deadline - loop.time()
-                if left_s <= 0:
-                    break
-                try:
-                    connection = await Connection.connect(
-                        address,
-                        role=self._role,
-                        cluster_id=self._cluster_id,
-                        peer_id=self._peer_id,
-                        timeout_s=min(CONNECT_TIMEOUT_S, self._attempt_s(left_s)),
-                    )
-                except ConnectionFailed as error:
-                    reason = error
-                    self._put_last(address)
-                else:
-                    self._link = _Link(connection)
-                    return self._link
-            raise reason
+        """The present connection, or a new one to the first address that accepts.
+
+        Raises `ConnectionFailed` where there is none within `timeout_s`, also where another call, with more time, is
+        still connecting.
+        """
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._connecting.acquire()
+        except TimeoutError:
+            raise ConnectionFailed("no time left") from None
+        try:
+            if self._link is None or self._link.connection.closed:
+                self._link = _Link(await self._connect(deadline))
+            return self._link
+        finally:
+            self._connecting.release()
+
+    async def _connect(self, deadline: float) -> Connection:
+        loop = asyncio.get_running_loop()
+        reason = ConnectionFailed("no time left")
+        for address in list(self._order):
+            left_s = deadline - loop.time()
+            if left_s <= 0:
+                break
+            try:
+                connection = await Connection.connect(
+                    address,
+                    role=self._role,
+                    cluster_id=self._cluster_id,
+                    peer_id=self._peer_id,
+                    timeout_s=min(CONNECT_TIMEOUT_S, self._attempt_s(left_s)),
+                )
+            except ConnectionFailed as error:
+                reason = error
+                self._put_last(address)
+                continue
+            if self._closed:
+                await connection.aclose()
+                break
+            return connection
+        raise reason
 
     def _learn_from(self, reply: Message) -> None:
         routing = getattr(reply, "routing", None)

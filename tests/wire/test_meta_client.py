@@ -1,6 +1,7 @@
 """Calls find a metadata server that answers, learn of the others, and spread over them."""
 
 import asyncio
+import socket
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from random import Random
@@ -210,6 +211,37 @@ async def test_concurrent_calls_fail_over_together(servers: list[Server], connec
     await servers[0].stop()
     await asyncio.gather(*(ask(client) for _ in range(20)))
     assert servers[1].answered == 20
+
+
+async def test_a_call_does_not_wait_longer_for_anothers_connection_than_for_its_own() -> None:
+    loop = asyncio.get_running_loop()
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections, and never shakes hands
+        silent.setblocking(False)
+        client = MetaClient([TcpAddress(*silent.getsockname())])
+        patient = asyncio.create_task(ask(client))
+        connection, _ = await loop.sock_accept(silent)
+        with connection:
+            with pytest.raises(ConnectionFailed, match=r"within 0\.05 s"):
+                await ask(client, timeout_s=0.05)
+            with pytest.raises(BlockingIOError):
+                silent.accept()  # the other call was still at its first attempt
+            await client.aclose()
+            patient.cancel()
+            await asyncio.gather(patient, return_exceptions=True)
+
+
+async def test_a_closed_client_connects_no_more(servers: list[Server], connect: Callable[..., MetaClient]) -> None:
+    client = connect(servers[0])
+    servers[0].gate.clear()
+    waiting = asyncio.create_task(ask(client))
+    await servers[0].asked.wait()
+    await client.aclose()
+    servers[0].gate.set()
+    for call in (waiting, ask(client)):
+        async with asyncio.timeout(10):
+            with pytest.raises(ConnectionFailed, match="was closed"):
+                await call
+    assert client._link is None
 
 
 def test_addresses_are_read() -> None:
