@@ -1,15 +1,17 @@
 """How fast resyncs go: a rate in bytes per second, and how much is under way at once.
 
-Beside clients one chunk goes at a time, with rests of a multiple of what it took: so resyncs get the same part of what
-a drive, its network and its processor can do, whatever that is. Clients that read or write one thing after the other
-wait only some of the time, so whoever was busy for them lately counts as beside clients.
+Beside clients a few chunks go at a time, no more than become durable together, with rests of a multiple of what they
+took: so resyncs get the same part of what a drive, its network and its processor can do, whatever that is. Clients that
+read or write one thing after the other wait only some of the time, so whoever was busy for them lately counts as beside
+clients.
 """
 
 import asyncio
 from collections.abc import Callable
 
 AT_ONCE = 32
-AT_ONCE_BESIDE_CLIENTS = 1
+AT_ONCE_BESIDE_CLIENTS = 16
+BYTES_BESIDE_CLIENTS = 1 << 20
 REST_FACTOR = 2
 REST_S_MAX = 1.0
 LATELY_S = 0.5
@@ -46,7 +48,8 @@ class Pace:
                 await asyncio.sleep(self._rest_until_s - loop.time())
             else:
                 break
-        self._entered_s = loop.time()
+        if not self._count:
+            self._entered_s = loop.time()
         self._count += 1
         self._bytes += size_bytes
 
@@ -61,8 +64,10 @@ class Pace:
     def _has_room(self, size_bytes: int) -> bool:
         if not self._count:
             return True
-        limit = AT_ONCE_BESIDE_CLIENTS if self._beside_clients() else AT_ONCE
-        return self._count < limit and self._bytes + size_bytes <= self._bytes_max
+        at_once, bytes_max = AT_ONCE, self._bytes_max
+        if self._beside_clients():
+            at_once, bytes_max = AT_ONCE_BESIDE_CLIENTS, min(bytes_max, BYTES_BESIDE_CLIENTS)
+        return self._count < at_once and self._bytes + size_bytes <= bytes_max
 
     def _beside_clients(self) -> bool:
         now_s = asyncio.get_running_loop().time()

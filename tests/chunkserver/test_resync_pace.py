@@ -9,6 +9,7 @@ from esker.chunkserver import resync_pace
 from esker.chunkserver.resync_pace import (
     AT_ONCE,
     AT_ONCE_BESIDE_CLIENTS,
+    BYTES_BESIDE_CLIENTS,
     LATELY_S,
     REST_FACTOR,
     REST_S_MAX,
@@ -82,6 +83,19 @@ def test_their_bytes_are_bounded_but_for_one_that_is_larger() -> None:
         for _ in range(2):
             pace.leave(4)
         await large
+
+    virtual_time.run(run())
+
+
+def test_beside_clients_fewer_bytes_are_under_way() -> None:
+    async def run() -> None:
+        pace = Pace(1000 * MIB, 1000 * MIB, lambda: True)
+        tasks = await entered(pace, 4, BYTES_BESIDE_CLIENTS // 2)
+        assert sum(task.done() for task in tasks) == 2
+        for _ in range(4):
+            pace.leave(BYTES_BESIDE_CLIENTS // 2)
+            await asyncio.sleep(REST_S_MAX + 0.1)
+        await asyncio.gather(*tasks)
 
     virtual_time.run(run())
 
