@@ -134,23 +134,25 @@ async def _open_local(worker: Worker, cluster_id: str, pools: Sequence[BufferPoo
 
 async def _connect(worker: Worker, cluster_id: str, address: Address, incarnation: str) -> Channel:
     """Both connections, to this very drive."""
-    opened = await asyncio.gather(
-        *(
-            WatchedConnection.connect(
+    connections: list[WatchedConnection] = []
+
+    async def connect() -> None:
+        connections.append(
+            await WatchedConnection.connect(
                 address, role="client", cluster_id=cluster_id, incarnation=incarnation, timeout_s=CONNECT_TIMEOUT_S
             )
-            for _ in range(2)
-        ),
-        return_exceptions=True,
-    )
-    connections = [each for each in opened if isinstance(each, WatchedConnection)]
-    failure = next((each for each in opened if isinstance(each, BaseException)), None)
-    if failure is None:
+        )
+
+    try:
+        # Both to their end, also where one fails or this is cancelled: what is connected by then is closed below.
+        for ended in await asyncio.gather(connect(), connect(), return_exceptions=True):
+            if ended is not None:
+                raise ended
         others = {each.peer.drive_id for each in connections} - {worker.drive_id}
         if others:
-            failure = ConnectionFailed(f"{address} serves drive {others.pop()}, not {worker.drive_id}")
-    if failure is not None:
+            raise ConnectionFailed(f"{address} serves drive {others.pop()}, not {worker.drive_id}")
+    except BaseException:
         for connection in connections:
             await connection.aclose()
-        raise failure
+        raise
     return Channel(connections[0], connections[1], None)

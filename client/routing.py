@@ -46,7 +46,9 @@ class RoutingCache:
         return reply.routing
 
     def refresh(self) -> "asyncio.Task[None]":
-        """Asks for a newer map in the background, soon. The task ends when the answer has been taken over."""
+        """Asks for a newer map in the background, soon. The task ends when the answer has been taken over, or at once
+        where this is closed: calls that are under way then still end by themselves.
+        """
         if self._refreshing is None or self._refreshing.done():
             self._refreshing = asyncio.get_running_loop().create_task(self._refresh())
         return self._refreshing
@@ -64,6 +66,8 @@ class RoutingCache:
             self._ask_again_later()
 
     async def _ask(self) -> None:
+        if self._closed:
+            return
         loop = asyncio.get_running_loop()
         await asyncio.sleep(max(0.0, self._asked_at + REFRESH_INTERVAL_S - loop.time()))
         self._asked_at = loop.time()

@@ -56,6 +56,29 @@ async def test_another_drive_at_the_address_is_not_taken_for_the_worker(make_rig
         await open_channel(info, "fake", Transport.TCP, [], "test")
 
 
+async def test_connecting_that_is_cancelled_halfway_leaves_no_connection(
+    make_rig: Any, until: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = await make_rig("tcp", drives=1, replicas=1)
+    really_connect = channel_module.WatchedConnection.connect
+    made: list[Any] = []
+
+    async def connect_once(*arguments: Any, **others: Any) -> Any:
+        if made:
+            await asyncio.Event().wait()
+        made.append(await really_connect(*arguments, **others))
+        return made[-1]
+
+    monkeypatch.setattr(channel_module.WatchedConnection, "connect", connect_once)
+    info = rig.cluster.workers[0].info
+    connecting = asyncio.create_task(open_channel(info, "fake", Transport.TCP, [], "test"))
+    await until(lambda: bool(made))
+    connecting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await connecting
+    assert made[0].closed
+
+
 async def test_another_cluster_is_refused(make_rig: Any) -> None:
     rig = await make_rig("tcp", drives=1, replicas=1)
     with pytest.raises(RequestFailed, match="this is cluster fake"):
@@ -124,6 +147,20 @@ async def test_refreshing_is_one_question_however_many_ask(make_rig: Any) -> Non
     assert first is second
     await first
     assert rig.routing.routing.version == 2
+
+
+async def test_what_still_runs_when_a_client_closes_asks_for_no_map_any_more(make_rig: Any, until: Any) -> None:
+    rig = await make_rig("tcp", drives=1, replicas=1)
+    rig.cluster.workers[0].faults.hold.add(Method.CREATE)
+    running = asyncio.create_task(rig.creates([0], [b"x"]).run(0.3))
+    await until(lambda: Method.CREATE in rig.cluster.workers[0].requests)
+    await rig.aclose()
+    asked_at = rig.routing._asked_at
+    ((_, status, *_),) = await running
+    assert status in (Status.TIMEOUT, Status.UNAVAILABLE)
+    await rig.routing.refresh()
+    assert rig.routing._asked_at == asked_at
+    assert rig.meta._link is None
 
 
 async def test_a_worker_that_only_gives_signs_of_life_rests_longer_each_time(make_rig: Any, until: Any) -> None:
