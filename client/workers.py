@@ -36,6 +36,7 @@ class WorkerState:
         self._owner = owner
         self.worker = worker
         self.drive_id = worker.drive_id
+        self._in_map = True
         self.channel: Channel | None = None
         self.suspect = False
         """It let a request's attempt time out, and has not earned trust since (`breaker.py`): others are preferred."""
@@ -62,10 +63,15 @@ class WorkerState:
 
     def apply(self, worker: Worker) -> None:
         """The cluster map has this to say of it now."""
-        moved = worker != self.worker
-        self.worker = worker
-        if moved:
+        news = worker != self.worker or not self._in_map
+        self.worker, self._in_map = worker, True
+        if news:
             self._wake.set()
+
+    def left_map(self) -> None:
+        """The cluster map does not have it any more: its connection ends when it does, and no other is tried."""
+        self._in_map = False
+        self._wake.set()
 
     def creating(self, change_bytes: int) -> None:
         """Creates of so many bytes more (or less) are under way; who waited for room is called."""
@@ -141,6 +147,10 @@ class WorkerState:
         delay_s = PROBE_MIN_S
         while True:
             self._wake.clear()
+            if not self._in_map:
+                self.tried.set()
+                await self._wake.wait()
+                continue
             target = self.worker
             try:
                 channel = await self._owner.open(target)
@@ -229,8 +239,10 @@ class Workers:
         self.epoch += 1
 
     def apply(self, routing: Routing) -> None:
-        """Takes over a cluster map: new workers are connected to, moved ones again, missing ones left alone."""
+        """Takes over a cluster map: new workers are connected to, moved ones again, missing ones no more."""
         self.routing = routing
+        for drive_id in self.by_drive.keys() - {worker.drive_id for worker in routing.workers}:
+            self.by_drive[drive_id].left_map()
         for worker in routing.workers:
             state = self.by_drive.get(worker.drive_id)
             if state is None:

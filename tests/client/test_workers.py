@@ -120,6 +120,36 @@ async def test_a_new_map_with_the_same_life_keeps_the_connection(make_rig: Any) 
     assert rig.state(0).channel is channel
 
 
+async def test_a_worker_that_left_the_map_is_not_tried_until_it_is_there_again(
+    make_rig: Any, until: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = await make_rig("tcp")
+    state, tried = rig.state(3), []
+    really_open = rig.workers.open
+
+    async def count(worker: Any) -> Any:
+        tried.append(worker.drive_id)
+        return await really_open(worker)
+
+    monkeypatch.setattr(rig.workers, "open", count)
+    monkeypatch.setattr(workers_module, "PROBE_MIN_S", 0.0)
+    monkeypatch.setattr(workers_module, "PROBE_MAX_S", 0.0)
+    await rig.cluster.workers[3].stop()
+    await until(lambda: len(tried) > 2)
+    with_it = rig.workers.routing
+    rig.workers.apply(msgspec.structs.replace(with_it, workers=with_it.workers[:3]))
+    counts = []
+    for _ in range(2):  # an attempt may have been under way
+        for _ in range(100):
+            await asyncio.sleep(0)
+        counts.append(len(tried))
+    assert counts[0] == counts[1]
+    await rig.cluster.workers[3].start()
+    rig.workers.apply(rig.cluster.routing())
+    await until(lambda: state.channel is not None)
+    assert set(tried) == {"drive3"}
+
+
 async def test_waiting_ends_when_each_worker_was_tried(make_rig: Any) -> None:
     rig = await make_rig("tcp")
     await rig.cluster.workers[3].stop()
