@@ -107,6 +107,8 @@ class _Job:
         self._unsettled = len(rows)
         self._under_way = 0
         self._held_bytes = 0
+        self._planned_bytes = 0
+        """What the extents may take whose image is not chosen yet."""
         self._ready_bytes = 0
         self._results: list[bytes] = []
         self._sums: list[bytes] = []
@@ -118,7 +120,7 @@ class _Job:
         """Takes up extents while there is room, and sends what is finished."""
         self._soon = False
         runner = self._service.runner
-        while self._waiting and self._under_way < EXTENTS_AT_A_TIME and self._held_bytes < HELD_BYTES_MAX:
+        while self._waiting and self._under_way < EXTENTS_AT_A_TIME and self._may_hold_more():
             number, row = self._waiting.popleft()
             left_s = self._deadline - self._loop.time()
             if self._request.cancelled or left_s <= 0:
@@ -131,25 +133,31 @@ class _Job:
             key = record_key(row.chain_id, chunk_id(FILE_SPACE, row.object_id, row.chunk_index))
             operation = MutableOperation(replica, key)
             operation.serve = partial(self._serve, number, row)
-            operation.answered = partial(self._refused, number)
+            operation.answered = partial(self._refused, number, row)
             self._under_way += 1
+            self._planned_bytes += row.room
             op = runner.register(operation, left_s)
             runner.begin(operation, craq.ReadRange(op, row.chain_version, key))
         runner.run()
         if self._results and (self._under_way == 0 or self._ready_bytes >= REPLY_BYTES_AIM):
             self._flush()
 
+    def _may_hold_more(self) -> bool:
+        return self._memory is not None or self._held_bytes + self._planned_bytes < HELD_BYTES_MAX
+
     def _later(self) -> None:
         if not self._soon:
             self._soon = True
             self._loop.call_soon(self.go_on)
 
-    def _refused(self, number: int, answer: craq.AnswerMutable) -> None:
+    def _refused(self, number: int, row: RangeRow, answer: craq.AnswerMutable) -> None:
         self._under_way -= 1
+        self._planned_bytes -= row.room
         self._settle(number, answer.status)
 
     def _serve(self, number: int, row: RangeRow, effect: craq.ServeImage, image: ImageRecord | None) -> None:
         """Reads the extent from the image that was chosen."""
+        self._planned_bytes -= row.room
         start, end = (0, 0) if image is None else covered(row.offset, row.length, image.length)
         if image is None or start == end:
             self._under_way -= 1
