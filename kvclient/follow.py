@@ -29,6 +29,8 @@ class LayoutFollower:
         self._keyspace = keyspace
         self._versions = self._versions_in(keyspace.workers.routing)
         self._task: asyncio.Task[None] | None = None
+        if max(self._versions, default=0) > keyspace.namespace.table_version:
+            self._read_again()  # the table was extended after the namespace was opened
 
     def _versions_in(self, routing: Routing) -> frozenset[int]:
         table_id = self._keyspace.namespace.table_id
@@ -39,8 +41,11 @@ class LayoutFollower:
         versions = self._versions_in(routing)
         if versions != self._versions:
             self._versions = versions
-            if self._task is None or self._task.done():
-                self._task = asyncio.get_running_loop().create_task(self._read_until_taken())
+            self._read_again()
+
+    def _read_again(self) -> None:
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._read_until_taken())
 
     async def _read_until_taken(self) -> None:
         while True:

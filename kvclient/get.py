@@ -177,8 +177,8 @@ class _StripedGet:
                     continue
                 # Nobody is left to ask. Only answers of all serving replicas say that the chunk is gone.
                 chain = self._chain(block, self._of[extent][1])
-                answers = tried[extent]
-                broken |= all(answers.get(state) == Status.NOT_FOUND for state in serving[chain])
+                answers, entitled = tried[extent], serving[chain]
+                broken |= bool(entitled) and all(answers.get(state) == Status.NOT_FOUND for state in entitled)
                 if not broken:
                     return _MISS
             extents = left

@@ -160,6 +160,23 @@ async def test_at_rest_a_client_learns_of_it_by_itself(
     assert cluster.namespaces.opened == opened, "a map with the same tables says nothing of layouts"
 
 
+async def test_an_expansion_while_a_client_connects_is_not_missed(
+    connect: Any, cluster: FakeCluster, until: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    really_load = opening._load_map
+
+    async def load_after_an_expansion(*arguments: Any) -> Routing:
+        cluster.namespaces.expand(6)
+        cluster.new_map()
+        return await really_load(*arguments)
+
+    monkeypatch.setattr(opening, "_load_map", load_after_an_expansion)
+    client = await connect(SINGLE)
+    await until(lambda: client._keyspace.namespace.layout_epoch == 2)
+    await put(client, NEW)
+    assert chains_used(cluster) == {1, 2, 3, 4, 5, 6}
+
+
 async def test_calls_under_way_end_as_they_began(connect: Any, cluster: FakeCluster, until: Any) -> None:
     client = await connect(SINGLE)
     for worker in cluster.workers[:4]:

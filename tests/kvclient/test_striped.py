@@ -9,6 +9,7 @@ import pytest
 from esker.client.fake import FakeChunk
 from esker.kvclient import Geometry, Status
 from esker.wire.messages import Method
+from esker.wire.types import TargetState
 
 UNIT = 4096
 GEOMETRY = Geometry(block_bytes_max=8 * UNIT, stripe_unit_bytes=UNIT)
@@ -213,6 +214,19 @@ async def test_a_serving_replica_that_is_down_is_no_definite_answer(connect: Any
     assert status_of(await client.get([b"k"], [bytearray(2 * UNIT)])) != [Status.OK]
     assert len(places(cluster, 0)) == 2
     lost.chunks[where] = chunk
+
+
+async def test_replicas_that_do_not_serve_give_no_definite_answer(connect: Any, cluster: Any) -> None:
+    client = await connect(GEOMETRY)
+    await client.put([b"k"], [value_of(1, 2 * UNIT)])
+    chunks = places(cluster, 1)
+    for worker, where in chunks:
+        worker.chunks[where] = worker.chunks[where]._replace(put_id=b"f" * 16)
+    cluster.fail_over({worker.drive_id: TargetState.LASTSRV for worker, _ in chunks})
+    await client._routing.refresh()
+    assert status_of(await client.get([b"k"], [bytearray(2 * UNIT)])) == [Status.NOT_FOUND]
+    assert len(places(cluster, 0)) == 2
+    cluster.fail_over({})
 
 
 async def test_corrupted_chunk_0_figures_are_a_miss(connect: Any, cluster: Any) -> None:
