@@ -1,4 +1,4 @@
-"""Replicas, nodes and managers that break one rule of mutable chunks each. The simulation must notice every one.
+"""Operations, replicas, drives and resyncs that break one rule of mutable chunks each; the simulation must notice all.
 
 Beside each stands a seed from which on it is noticed soon.
 """
@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 
-from esker.chunkserver.lease import Lease
 from esker.craq import mutable_messages as craq
 from esker.craq.hops import HopOrder
 from esker.craq.mutable import MutableChunks
@@ -19,13 +18,9 @@ from esker.craq.mutable_read import ReadOperation
 from esker.craq.mutable_update import UpdateOperation
 from esker.craq.place import Place
 from esker.craq.replica import ChainReplica
-from esker.meta.chain_decisions import Change
-from esker.meta.fences import Fences, Term
-from esker.meta.heartbeats import Heartbeats
 from esker.wire.status import Status
-from esker.wire.types import Chain, Routing
+from esker.wire.types import Chain
 
-from .leasing_manager import LeasingManager
 from .mutable_drive import ChannelKey, Slot
 from .mutable_nodes import MutableNode, MutableResync
 from .mutants import ServesWithoutBeingAdmitted
@@ -173,17 +168,6 @@ class RecoversAcrossVersions(_Unfenced, RecoverOperation):
     """The same, for what was left pending."""
 
 
-class ReadsInOtherVersions(ReadOperation):
-    """Serves whoever has an old map, and itself with one."""
-
-    def refused(self) -> Status | None:
-        refused = super().refused()
-        return self._refused_here(self._member.place) if refused is Status.CHAIN_VERSION else refused
-
-    def chain_changed(self) -> list[MutableEffect]:
-        return []
-
-
 class NeverRecovers(RecoverOperation):
     """Leaves pending what is pending."""
 
@@ -192,24 +176,23 @@ class NeverRecovers(RecoverOperation):
 
 
 OPERATIONS: list[tuple[type, type[MutableOperation], int]] = [
-    (craq.ReadRange, ReadsWithoutAsking, 0),
-    (craq.ReadRange, ReadsWhatIsPending, 3),
-    (craq.ReadRange, ReadsWithoutLease, 13),
-    (craq.ReadRange, ReadsWhatIsUndecided, 0),
-    (craq.ReadRange, ReadsInOtherVersions, 20),
+    (craq.ReadRange, ReadsWithoutAsking, 1),
+    (craq.ReadRange, ReadsWhatIsPending, 0),
+    (craq.ReadRange, ReadsWithoutLease, 14),
+    (craq.ReadRange, ReadsWhatIsUndecided, 56),
     (craq.Update, WritesAgain, 0),
-    (craq.Update, AcknowledgesWhatItOnlyNoted, 0),
+    (craq.Update, AcknowledgesWhatItOnlyNoted, 2),
     (craq.Update, LetsLateWritesThrough, 0),
     (craq.Update, AcknowledgesBeforeTheSuccessor, 0),
-    (craq.Update, AcknowledgesWithTooFew, 0),
+    (craq.Update, AcknowledgesWithTooFew, 8),
     (craq.Update, AcknowledgesWhatItCouldNotWrite, 0),
-    (craq.Update, AnswersBeforeItHasCommitted, 0),
-    (craq.Update, DoesNotWaitForTheSyncingOne, 0),
-    (craq.Update, DiscardsWhatIsUnknown, 0),
-    (craq.Update, ConfirmsWithoutNoting, 0),
-    (craq.Update, TakesWritesOfOtherVersions, 0),
-    (craq.Recover, RecoversAcrossVersions, 0),
-    (craq.Recover, NeverRecovers, 0),
+    (craq.Update, AnswersBeforeItHasCommitted, 37),
+    (craq.Update, DoesNotWaitForTheSyncingOne, 1),
+    (craq.Update, DiscardsWhatIsUnknown, 12),
+    (craq.Update, ConfirmsWithoutNoting, 57),
+    (craq.Update, TakesWritesOfOtherVersions, 2),
+    (craq.Recover, RecoversAcrossVersions, 42),
+    (craq.Recover, NeverRecovers, 7),
 ]
 
 
@@ -269,10 +252,10 @@ class AppliesWhateverComes(ChainReplica):
 
 
 REPLICAS: list[tuple[type[ChainReplica], int]] = [
-    (TakesMessagesTwiceAndLate, 0),
-    (AppliesWhateverComes, 0),
-    (DrawsTheNextVersion, 0),
-    (ServesWithoutBeingAdmitted, 0),
+    (TakesMessagesTwiceAndLate, 165),
+    (AppliesWhateverComes, 165),
+    (DrawsTheNextVersion, 1),
+    (ServesWithoutBeingAdmitted, 99),
 ]
 
 # Nodes
@@ -310,13 +293,6 @@ class LaundersBadBytes(MutableNode):
 
     def _verifies(self, base: Slot) -> bool:
         return True
-
-
-class CountsItsLeaseFromTheReply(MutableNode):
-    """Forgets how long the heartbeat and its reply were on their way."""
-
-    def renew(self, lease: Lease, sent_s: float, term: int, withheld: tuple[tuple[int, int], ...]) -> None:
-        super().renew(lease, lease.now_s(), term, withheld)
 
 
 class ForgetsChannelsTooEarly(MutableNode):
@@ -357,17 +333,6 @@ class SyncsNoChannels(MutableNode):
     resync_type = _KeepsChannels
 
 
-class _GivesAwayPending(MutableResync):
-    def _channels(self) -> dict[ChannelKey, craq.ChannelEntry]:
-        return dict(self._node.mutable.channels)  # type: ignore[attr-defined]
-
-
-class SyncsChannelsOfWhatIsPending(MutableNode):
-    """The other takes for written what may still be discarded."""
-
-    resync_type = _GivesAwayPending
-
-
 class _Hurries(MutableResync):
     def _read_own(self) -> None:
         self._early = super()._channels()
@@ -396,29 +361,10 @@ class SyncsWhatItCannotRead(MutableNode):
 
 NODES: list[tuple[type[MutableNode], int]] = [
     (ReportsBeforeItIsDurable, 0),
-    (LaundersBadBytes, 0),
-    (CountsItsLeaseFromTheReply, 0),
-    (ForgetsChannelsTooEarly, 0),
+    (LaundersBadBytes, 14),
+    (ForgetsChannelsTooEarly, 227),
     (ForgetsWhoWrote, 0),
     (SyncsNoChannels, 0),
-    (SyncsChannelsOfWhatIsPending, 0),
-    (SyncsChannelsFirst, 0),
-    (SyncsWhatItCannotRead, 0),
+    (SyncsChannelsFirst, 253),
+    (SyncsWhatItCannotRead, 14),
 ]
-
-# Managers
-
-
-class _Open(Fences):
-    def put_up(self, changes: Any, routing: Routing, heartbeats: Heartbeats, term: Term) -> list[Change]:
-        super().put_up(changes, routing, heartbeats, term)
-        return list(changes)
-
-
-class TakesServingAwayAtOnce(LeasingManager):
-    """Does not wait for anybody's lease."""
-
-    fences_type = _Open
-
-
-MANAGERS: list[tuple[type[LeasingManager], int]] = [(TakesServingAwayAtOnce, 0)]

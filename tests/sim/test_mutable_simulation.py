@@ -8,8 +8,7 @@ from esker.craq.mutable_operation import MutableOperation
 from esker.craq.replica import ChainReplica
 from esker.wire.status import Status
 
-from .leasing_manager import LeasingManager
-from .mutable_mutants import MANAGERS, NODES, OPERATIONS, REPLICAS, replica_with
+from .mutable_mutants import NODES, OPERATIONS, REPLICAS, replica_with
 from .mutable_nodes import MutableNode
 from .mutable_simulation import MutableSimulation
 
@@ -37,7 +36,7 @@ def test_the_storms_end_in_every_way_and_leave_much_done() -> None:
     unsure = (Status.UNAVAILABLE, Status.TIMEOUT, Status.CHAIN_VERSION)
     assert all(writes[status] for status in (*unsure, Status.CONDITION, Status.NO_SPACE, Status.NOT_FOUND))
     assert all(reads[status] for status in (*unsure, Status.BUSY, Status.CHECKSUM))
-    assert writes[Status.OK] > 200
+    assert writes[Status.OK] > 100
     assert reads[Status.OK] > 200
     assert changes > 50
 
@@ -76,8 +75,3 @@ def test_a_replica_that_breaks_a_rule_is_caught(mutant: type[ChainReplica], firs
 @pytest.mark.parametrize(("mutant", "first"), NODES)
 def test_a_drive_or_a_resync_that_breaks_a_rule_is_caught(mutant: type[MutableNode], first: int) -> None:
     caught(first, node_type=mutant)
-
-
-@pytest.mark.parametrize(("mutant", "first"), MANAGERS)
-def test_a_manager_that_breaks_a_rule_is_caught(mutant: type[LeasingManager], first: int) -> None:
-    caught(first, manager_type=mutant)
