@@ -39,7 +39,7 @@ async def run_demo(requests: int = REQUESTS, bench: BenchOptions = BENCH) -> Exi
     stats = trace_stats(trace)
     notes.print(f"starting a cluster: {DRIVES} drives, {REPLICAS} replicas")
     async with DevCluster(
-        drives=DRIVES, replicas=REPLICAS, capacity_bytes=2 * GIB, needed_bytes=NEEDED_BYTES
+        drives=DRIVES, replicas=REPLICAS, capacity_bytes=2 * GIB, needed_bytes=NEEDED_BYTES, scrub_bytes_per_s=0
     ) as cluster:
         notes.print(f"replaying {stats.requests:,} requests, {stats.blocks:,} blocks of {format_size(BLOCK_BYTES)}")
         summary = await _replay(trace, cluster.address)

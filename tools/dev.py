@@ -80,6 +80,8 @@ def make_cluster(
     port: int | None,
     engine: str,
     ephemeral: bool,
+    resync_bytes_per_s: int | None,
+    scrub_bytes_per_s: int | None,
 ) -> DevCluster:
     """The cluster that the options ask for; an ephemeral one stands in a directory of its own below `directory`."""
     return DevCluster(
@@ -90,4 +92,6 @@ def make_cluster(
         capacity_bytes=capacity_bytes,
         port=port,
         engine=engine,
+        resync_bytes_per_s=resync_bytes_per_s,
+        scrub_bytes_per_s=scrub_bytes_per_s,
     )

@@ -72,7 +72,8 @@ class DevCluster:
     """The cluster. Raises `UserError` on entering where it cannot be as asked.
 
     `directory` None: a temporary one below `temporary_base`. Figures left None are those of the directory's earlier
-    start, else 4 drives with 10 GiB each and 2 replicas.
+    start, else 4 drives with 10 GiB each and 2 replicas. Rates left None are `esker chunkserver`'s; a scrub at 0 runs
+    on request only.
     """
 
     def __init__(
@@ -86,6 +87,8 @@ class DevCluster:
         engine: str = "auto",
         temporary_base: Path | None = None,
         needed_bytes: int = 0,
+        resync_bytes_per_s: int | None = None,
+        scrub_bytes_per_s: int | None = None,
     ) -> None:
         self._path = directory
         self._asked = (drives, replicas, capacity_bytes)
@@ -93,6 +96,7 @@ class DevCluster:
         self._engine = engine
         self._temporary_base = temporary_base
         self._needed_bytes = needed_bytes
+        self._rates = {"--resync-rate": resync_bytes_per_s, "--scrub-rate": scrub_bytes_per_s}
         self._children: dict[str, Child] = {}
         self._keepers: list[asyncio.Task[None]] = []
         self._workers: dict[str, WorkerUp] = {}
@@ -247,6 +251,8 @@ class DevCluster:
         arguments = ["--cluster", self.address, "--capacity", str(self.state.capacity_bytes)]
         arguments += ["--node-id", "dev", "--host", HOST, "--engine", self._engine]
         arguments += ["--any-port"]
+        for option, rate in self._rates.items():
+            arguments += [] if rate is None else [option, str(rate)]
         for directory, port in zip(self.drive_directories, ports, strict=True):
             arguments += ["--drive", directory, "--port", str(port)]
         await self._start_child("chunkserver", arguments)

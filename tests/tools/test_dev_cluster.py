@@ -10,9 +10,12 @@ import pytest
 
 from esker.kvclient import Geometry, KVCacheClient, Status
 from esker.tools import dev_cluster
+from esker.tools.admin.link import ClusterLink
 from esker.tools.child import Child
 from esker.tools.dev_cluster import DevCluster
 from esker.wire.errors import UserError
+from esker.wire.messages import Method
+from esker.wire.scrub_messages import Scrub, ScrubReply
 
 from ..waiting import WAIT_S
 
@@ -143,9 +146,14 @@ async def test_ports_that_fit_another_number_of_drives_are_ignored(tmp_path: Pat
 
 
 async def test_a_temporary_cluster_leaves_nothing(tmp_path: Path) -> None:
-    async with DevCluster(drives=1, replicas=1, capacity_bytes=64 * MIB, temporary_base=tmp_path) as cluster:
+    small = DevCluster(drives=1, replicas=1, capacity_bytes=64 * MIB, temporary_base=tmp_path, scrub_bytes_per_s=0)
+    async with small as cluster:
         assert cluster.directory.path.parent == tmp_path
         assert cluster.directory.drive(0).is_dir()
+        async with ClusterLink(cluster.address) as link:
+            (worker,) = (await link.routing()).workers
+            reply = await link.worker(worker, Method.SCRUB, Scrub(), ScrubReply)
+        assert reply.rate_bytes_per_s == 0, "nothing is verified unless asked for"
     assert os.listdir(tmp_path) == []
 
 
@@ -155,6 +163,11 @@ async def test_a_drive_that_cannot_be_served_ends_the_start_with_its_reason(tmp_
     (tmp_path / "one" / "drive-0" / "superblock").write_bytes(b"garbage")
     with pytest.raises(UserError, match="drive-0"):
         await cluster_at(tmp_path / "one").__aenter__()
+
+
+async def test_rates_that_no_worker_takes_are_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="a scrub rate of 5 bytes per second; needed: at least"):
+        await DevCluster(tmp_path, drives=1, replicas=1, port=0, scrub_bytes_per_s=5).__aenter__()
 
 
 async def test_a_port_in_use_is_named(tmp_path: Path) -> None:

@@ -33,7 +33,12 @@ async def measure(
 ) -> dict[str, object]:
     """The figures: milliseconds of each lookup, and what was written meanwhile."""
     async with DevCluster(
-        drives=drives, replicas=replicas, capacity_bytes=4 * GIB, temporary_base=directory, needed_bytes=4 * GIB
+        drives=drives,
+        replicas=replicas,
+        capacity_bytes=4 * GIB,
+        temporary_base=directory,
+        needed_bytes=4 * GIB,
+        scrub_bytes_per_s=0,
     ) as cluster:
         names = [os.urandom(32) for _ in range(keys)]
         geometry = Geometry(block_bytes_max=BLOCK_BYTES, run_blocks=32)

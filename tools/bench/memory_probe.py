@@ -35,7 +35,12 @@ def memory_bytes(pid: int | str) -> int:
 async def measure(directory: Path | None, chunks: int) -> dict[str, object]:
     """Memory of the one worker and of this client, empty and with `chunks` chunks written and read."""
     async with DevCluster(
-        drives=1, replicas=1, capacity_bytes=4 * GIB, temporary_base=directory, needed_bytes=2 * GIB
+        drives=1,
+        replicas=1,
+        capacity_bytes=4 * GIB,
+        temporary_base=directory,
+        needed_bytes=2 * GIB,
+        scrub_bytes_per_s=0,
     ) as cluster:
         pid = next(process.pid for process in cluster.processes() if process.role == "worker")
         empty = memory_bytes(pid)

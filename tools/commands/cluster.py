@@ -21,6 +21,22 @@ def dev(
         int | None, typer.Option(help="Port of the metadata server.", show_default="9380 or the last one if free")
     ] = None,
     engine: Annotated[str, typer.Option(help="Block I/O: auto, io_uring or threads.")] = "auto",
+    resync_rate: Annotated[
+        str | None,
+        typer.Option(
+            help="How fast each drive brings returning replicas up to date, per second.",
+            metavar="SIZE",
+            show_default="that of chunkserver",
+        ),
+    ] = None,
+    scrub_rate: Annotated[
+        str | None,
+        typer.Option(
+            help="How fast each drive's chunks are verified once a week, per second; 0: only on request.",
+            metavar="SIZE",
+            show_default="that of chunkserver",
+        ),
+    ] = None,
     ephemeral: Annotated[
         bool, typer.Option("--ephemeral", help="In a new directory (below DIR, if given) that is removed at the end.")
     ] = False,
@@ -40,6 +56,8 @@ def dev(
         port=port,
         engine=engine,
         ephemeral=ephemeral,
+        resync_bytes_per_s=None if resync_rate is None else size(resync_rate),
+        scrub_bytes_per_s=None if scrub_rate is None else size(scrub_rate),
     )
     finish(run_command(run_dev(cluster, as_json=json)))
 

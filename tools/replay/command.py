@@ -134,6 +134,7 @@ def own_cluster(options: ReplayOptions, requests: list[TraceRequest]) -> DevClus
         capacity_bytes=capacity_bytes,
         temporary_base=options.directory,
         needed_bytes=min(stored_bytes, capacity_bytes * options.drives) + BASE_BYTES,
+        scrub_bytes_per_s=0,  # What is read is compared.
     )
 
 
