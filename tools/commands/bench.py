@@ -92,9 +92,10 @@ def bench(
     from esker.tools.bench.command import run_bench_command
     from esker.tools.bench.options import BenchOptions, baseline_named, mode_named
     from esker.tools.running import run_command
+    from esker.wire.errors import UserError
 
     if output_format not in ("normal", "json"):
-        raise typer.BadParameter(f"--output-format {output_format}; allowed: normal, json")
+        raise UserError(f"--output-format {output_format}; allowed: normal, json")
     logging.configure("bench")
     options = BenchOptions(
         mode=mode_named(rw),

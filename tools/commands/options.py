@@ -14,18 +14,15 @@ SIZE_BYTES_MAX = (1 << 63) - 1
 
 
 def size(text: str) -> int:
-    """A size option's bytes: `4k`, `1MiB`, `8g`."""
-    try:
-        size_bytes = parse_size(text)
-    except SettingError as error:
-        raise typer.BadParameter(str(error)) from error
+    """A size option's bytes: `4k`, `1MiB`, `8g`. Raises `SettingError`."""
+    size_bytes = parse_size(text)
     if size_bytes > SIZE_BYTES_MAX:
-        raise typer.BadParameter(f"{text} is more than any drive or file can hold; write less than 8192P")
+        raise SettingError(f"{text} is more than any drive or file can hold; write less than 8192P")
     return size_bytes
 
 
 def seconds(text: str) -> float:
-    """A time option's seconds: `5`, `2.5s`, `500ms`, `1m`."""
+    """A time option's seconds: `5`, `2.5s`, `500ms`, `1m`. Raises `SettingError`."""
     for suffix, factor in (("ms", 0.001), ("s", 1.0), ("m", 60.0), ("", 1.0)):
         if text.endswith(suffix):
             try:
@@ -35,7 +32,7 @@ def seconds(text: str) -> float:
             if 0 < value < 1e9:
                 return value
             break
-    raise typer.BadParameter(f"not a time: {text!r}; write seconds, or a number with ms, s or m, such as 5s")
+    raise SettingError(f"not a time: {text!r}; write seconds, or a number with ms, s or m, such as 5s")
 
 
 def finish(code: ExitCode) -> NoReturn:
