@@ -21,6 +21,7 @@ from esker.wire.messages import ClusterStatus, ClusterStatusReply, Empty, Method
 from esker.wire.types import Chain, Namespace, Routing, Worker
 
 SPACE_MAX = 2**32 - 1
+NAMES_SHOWN = 3
 
 
 @dataclass(slots=True)
@@ -31,7 +32,7 @@ class CatalogCheck:
     strange_spaces: list[int] = field(default_factory=list)
     """Ids of namespaces that chunks on the drives name and that the metadata does not know."""
     unchecked: list[str] = field(default_factory=list)
-    """What could not be looked at, and why."""
+    """What else could not be looked at for unknown namespaces, and why."""
     drives_cleared: int = 0
     """Drives whose worker knew of entries that may have been lost, and that agree with the catalog now."""
     seconds: float = 0.0
@@ -51,7 +52,7 @@ async def run_catalog_check(cluster: str, namespace: str | None, *, repair: bool
     if as_json:
         print_json({**asdict(result), "exit_code": int(result.exit_code())})
     else:
-        _explain(result, repair=repair)
+        explain(result, repair=repair)
     return result.exit_code()
 
 
@@ -76,8 +77,9 @@ async def check_catalog(link: ClusterLink, namespace: str | None, *, repair: boo
     if namespace is None:
         known = {each.namespace.namespace_id for each in figures}
         result.strange_spaces, failures = await _strange_spaces(link, routing, known)
+        # What kept a namespace from being checked was told with it.
+        result.unchecked = [failures[chain_id] for chain_id in sorted(failures.keys() - failed.keys())]
         failed.update(failures)
-        result.unchecked = [failures[chain_id] for chain_id in sorted(failures)]
         if all(each.wrong == each.repaired and not each.changing for each in result.namespaces):
             result.drives_cleared = await _clear(link, routing, due, failed)
     result.seconds = round(time.monotonic() - started_s, 3)
@@ -154,16 +156,21 @@ async def _clear(link: ClusterLink, routing: Routing, due: dict[str, int], faile
     return cleared
 
 
-def _explain(result: CatalogCheck, *, repair: bool) -> None:
+def explain(result: CatalogCheck, *, repair: bool) -> None:
+    """Prints it for people: what kept several namespaces from being checked is one line."""
     columns = ["namespace", "#blocks", "#missing", "#extra", "#differing", "#repaired", "#changing"]
     rows = [
         (each.name, each.blocks, each.missing, each.extra, each.differing, each.repaired, each.changing)
         for each in result.namespaces
     ]
     print_table(columns, rows)
+    unchecked: dict[str, list[str]] = {}
     for each in result.namespaces:
         _print_all(f"{each.name}: ", each.examples)
-        _print_all(f"{each.name} was not checked whole: ", each.unchecked)
+        for reason in each.unchecked:
+            unchecked.setdefault(reason, []).append(each.name)
+    for reason, names in unchecked.items():
+        print_line(f"{_some(names)} not checked whole: {reason}")
     _print_all("not looked at: ", result.unchecked)
     for space in result.strange_spaces:
         print_line(
@@ -182,3 +189,11 @@ def _explain(result: CatalogCheck, *, repair: bool) -> None:
 def _print_all(prefix: str, lines: Sequence[str]) -> None:
     for line in lines:
         print_line(prefix + line)
+
+
+def _some(names: Sequence[str]) -> str:
+    """The first few names of namespaces, as the begin of a sentence."""
+    if len(names) == 1:
+        return f"{names[0]} was"
+    more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
+    return ", ".join(names[:NAMES_SHOWN]) + f"{more} were"
