@@ -10,10 +10,11 @@ from types import TracebackType
 from typing import TypeVar
 
 from esker.wire.admin_messages import NamespaceFigures, NamespaceFiguresGet, NamespaceFiguresReply
-from esker.wire.errors import ConnectionFailed, RequestFailed
+from esker.wire.errors import ConnectionFailed, RequestFailed, UserError
 from esker.wire.messages import GetRouting, Message, Method, RoutingReply
 from esker.wire.meta_client import MetaClient, parse_addresses
 from esker.wire.rpc_client import Connection, TcpAddress
+from esker.wire.status import Status
 from esker.wire.types import Chain, Routing, TargetState, Worker
 
 QUESTION_TIMEOUT_S = 5.0
@@ -50,6 +51,17 @@ class ClusterLink:
     ) -> R:
         """Asks a metadata server. Raises like `MetaClient.call`."""
         return await self._meta.call(method, body, reply_type, timeout_s=timeout_s)
+
+    async def order(
+        self, method: Method, body: Message, reply_type: type[R], *, timeout_s: float = QUESTION_TIMEOUT_S
+    ) -> R:
+        """Like `meta`. What the operator named wrongly is a `UserError`; other refusals stay `RequestFailed`."""
+        try:
+            return await self.meta(method, body, reply_type, timeout_s=timeout_s)
+        except RequestFailed as error:
+            if error.status in (Status.BAD_REQUEST, Status.NOT_FOUND):
+                raise UserError(error.message) from error
+            raise
 
     async def worker(self, worker: Worker, method: Method, body: Message, reply_type: type[R]) -> R:
         """Asks a drive's worker. Raises `ConnectionFailed`, `DeadlineExceeded` or `RequestFailed`."""

@@ -85,7 +85,7 @@ async def remove_namespaces(
     """Begins the removal of a namespace, of a tenant's, or of what drives hold of an id that is no namespace's, and
     waits for its end up to `wait_s` (None: not at all).
 
-    `DEGRADED` where the wait ends before the removal does, which goes on.
+    `AGAIN` where the wait ends before the removal does, which goes on.
     """
     prefix = tenant and tenant.rstrip(TENANT_SEPARATOR) + TENANT_SEPARATOR
     if not name and not strange and not prefix.rstrip(TENANT_SEPARATOR):
@@ -100,7 +100,7 @@ async def remove_namespaces(
         })  # fmt: skip
     else:
         _explain(removed, left)
-    return ExitCode.DEGRADED if left and wait_s is not None else ExitCode.FINE
+    return ExitCode.AGAIN if left and wait_s is not None else ExitCode.FINE
 
 
 async def list_blocks(cluster: str, name: str, *, limit: int, after: str, as_json: bool) -> ExitCode:
@@ -144,6 +144,8 @@ async def _begin(link: ClusterLink, name: str, prefix: str) -> list[Namespace]:
         try:
             reply = await link.meta(Method.NAMESPACE_REMOVE, NamespaceRemove(name), NamespaceRemoveReply)
         except RequestFailed as error:
+            if error.status is Status.BAD_REQUEST:
+                raise UserError(error.message) from error
             if error.status is not Status.NOT_FOUND:
                 raise
             # Begun before: by somebody else, or by an attempt of ours whose answer was lost.
@@ -155,20 +157,15 @@ async def _begin(link: ClusterLink, name: str, prefix: str) -> list[Namespace]:
     removed: dict[int, Namespace] = {}
     while True:
         ask = NamespaceRemove(prefix=prefix, limit=PURGE_PAGE)
-        page = (await link.meta(Method.NAMESPACE_REMOVE, ask, NamespaceRemoveReply)).removed
+        page = (await link.order(Method.NAMESPACE_REMOVE, ask, NamespaceRemoveReply)).removed
         removed.update({namespace.namespace_id: namespace for namespace in page})
         if len(page) < PURGE_PAGE:
             return list(removed.values())
 
 
 async def _begin_strange(link: ClusterLink, namespace_id: int) -> list[Namespace]:
-    try:
-        ask = NamespaceRemove(strange=namespace_id)
-        return list((await link.meta(Method.NAMESPACE_REMOVE, ask, NamespaceRemoveReply)).removed)
-    except RequestFailed as error:
-        if error.status is Status.BAD_REQUEST:
-            raise UserError(error.message) from error
-        raise
+    ask = NamespaceRemove(strange=namespace_id)
+    return list((await link.order(Method.NAMESPACE_REMOVE, ask, NamespaceRemoveReply)).removed)
 
 
 async def _wait(link: ClusterLink, removed: set[int], wait_s: float | None) -> list[NamespaceFigures]:

@@ -2,15 +2,14 @@
 
 import sys
 import time
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
 from esker.tools.admin.link import ClusterLink
 from esker.tools.admin.output import print_json, print_line, print_table
 from esker.tools.exit_codes import ExitCode
-from esker.wire.errors import RequestFailed, UserError
-from esker.wire.messages import Message, Method
+from esker.wire.messages import Method
 from esker.wire.override_messages import (
     ForceChain,
     ForceChainReply,
@@ -18,10 +17,7 @@ from esker.wire.override_messages import (
     SetMinReplicas,
     SetMinReplicasReply,
 )
-from esker.wire.status import Status
 from esker.wire.types import TargetState
-
-R = TypeVar("R", bound=Message)
 
 SHORT_SHOWN = 20
 
@@ -33,12 +29,12 @@ async def run_force_chain(
     deadline = time.monotonic() + timeout_s
     async with ClusterLink(cluster) as link:
         ask = ForceChain(chain_id, drive_id)
-        reply = await _ask(link, Method.FORCE_CHAIN, ask, ForceChainReply, timeout_s)
+        reply = await link.order(Method.FORCE_CHAIN, ask, ForceChainReply, timeout_s=timeout_s)
         shown = reply.replicas
         if lose_data:
             ask = msgspec.structs.replace(ask, chain_version=reply.chain.version, lose_data=True)
             left_s = max(0.001, deadline - time.monotonic())
-            reply = await _ask(link, Method.FORCE_CHAIN, ask, ForceChainReply, left_s)
+            reply = await link.order(Method.FORCE_CHAIN, ask, ForceChainReply, timeout_s=left_s)
     code = ExitCode.FINE if reply.done else ExitCode.USAGE
     lost = [each.drive_id for each in shown if each.state is TargetState.LASTSRV and each.drive_id != drive_id]
     if as_json:
@@ -79,7 +75,7 @@ async def run_set_min_replicas(
     """Sets it, and tells of chains that take no writes now."""
     async with ClusterLink(cluster) as link:
         ask = SetMinReplicas(minimum, chain_id, table_id)
-        reply = await _ask(link, Method.SET_MIN_REPLICAS, ask, SetMinReplicasReply, timeout_s)
+        reply = await link.order(Method.SET_MIN_REPLICAS, ask, SetMinReplicasReply, timeout_s=timeout_s)
     code = ExitCode.DEGRADED if reply.short else ExitCode.FINE
     if as_json:
         print_json(
@@ -100,16 +96,6 @@ async def run_set_min_replicas(
         named = ", ".join(map(str, reply.short[:SHORT_SHOWN])) + (", …" if len(reply.short) > SHORT_SHOWN else "")
         print_line(f"fewer serve of {len(reply.short)} chains at the moment, which take no writes until then: {named}")
     return code
-
-
-async def _ask(link: ClusterLink, method: Method, body: Message, reply_type: type[R], timeout_s: float) -> R:
-    """The reply. What the operator named wrongly is a `UserError`; other refusals stay `RequestFailed`."""
-    try:
-        return await link.meta(method, body, reply_type, timeout_s=timeout_s)
-    except RequestFailed as error:
-        if error.status in (Status.BAD_REQUEST, Status.NOT_FOUND):
-            raise UserError(error.message) from error
-        raise
 
 
 def _replica(report: ReplicaReport) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """`esker admin scrub`: has drives verify everything that they hold, and tells how far they are.
 
-Exit codes: `DIFFERENCES` where chunks are damaged and have not been repaired; `DEGRADED` where a worker did not answer,
-or was not through within the time that was given; else `FINE`.
+Exit codes: `DIFFERENCES` where chunks are damaged and have not been repaired; `DEGRADED` where a worker did not answer;
+`AGAIN` where one was not through within the time that was given; else `FINE`.
 """
 
 import asyncio
@@ -85,9 +85,9 @@ def exit_code(drives: Sequence[DriveScrub], *, waited: bool) -> ExitCode:
     """See the module."""
     if any(drive.unrepaired() for drive in drives):
         return ExitCode.DIFFERENCES
-    if any(drive.trouble or (waited and not drive.over) for drive in drives):
+    if any(drive.trouble for drive in drives):
         return ExitCode.DEGRADED
-    return ExitCode.FINE
+    return ExitCode.AGAIN if waited and not all(drive.over for drive in drives) else ExitCode.FINE
 
 
 async def _ask(link: ClusterLink, drive: DriveScrub, body: Scrub) -> None:

@@ -80,7 +80,7 @@ def namespaces_remove(
 ) -> None:
     """Remove a namespace with all its blocks, in the background.
 
-    The name is free at once; clients that have it open are refused. Exit code 3: it was not over within --wait.
+    The name is free at once; clients that have it open are refused. Exit code 75: it was not over within --wait.
     """
     _remove(cluster, name=name, tenant="", wait=wait, json=json)
 

@@ -24,7 +24,7 @@ def scrub(
 ) -> None:
     """Verify everything that drives hold, and replace what is damaged from other replicas. A pass under way goes on.
 
-    Exit code 6: chunks are damaged and not repaired. 3: a worker did not answer, or was not through within --wait.
+    Exit code 6: chunks are damaged and not repaired. 3: a worker did not answer. 75: not through within --wait.
     """
     from esker.runtime import logging
     from esker.tools.admin.scrub_command import run_scrub
