@@ -247,3 +247,17 @@ class CounterSum:
                     problem = f"shard {shard} of namespace {self._namespace_id} says {shown} {what}, there are {right}"
                     found.append(Finding("counter", printable(key), problem, ((key, now, value),)))
         return found
+
+
+def blocks_counted(rows: Iterable[MetaRow]) -> int:
+    """How many blocks the counters among the rows say there are; those that are damaged say nothing."""
+    total = 0
+    for key, value in rows:
+        table = table_of(key)
+        if table is not None and table.name == "counter":
+            try:
+                is_blocks = split_key(table, key)["figure"] == keys.BLOCKS
+                total += decoded_value(table, key, value) if is_blocks else 0
+            except (StoreError, ValueError):
+                continue
+    return total

@@ -15,6 +15,7 @@ from esker.meta import keys
 from esker.meta.catalog import REPORT_PLACE
 from esker.meta.catalog_record import unpack_block
 from esker.meta.records import ClusterRecord, ManagerTerm, MetaServer, RemovedDrive, StoredRemoval, unpack
+from esker.meta.store.base import KEY_BYTES_MAX, KEY_END
 from esker.meta.store.errors import StoreError, printable
 from esker.wire.errors import UserError
 from esker.wire.types import Chain, ChainGoal, ChainTable, Leaving, Namespace, Worker
@@ -146,9 +147,12 @@ def _part(part: KeyField, text: str) -> bytes:
 def parse_key(text: str) -> bytes:
     """The key that error messages print like this: ASCII as it is, all else as \\xNN. Raises `UserError`."""
     try:
-        return text.encode("ascii").decode("unicode_escape").encode("latin-1")
+        key = text.encode("ascii").decode("unicode_escape").encode("latin-1")
     except (UnicodeDecodeError, UnicodeEncodeError):
         raise UserError(f"key {text!r}; write ASCII as it is, other bytes as \\xNN") from None
+    if not b"" < key < KEY_END or len(key) > KEY_BYTES_MAX:
+        raise UserError(f"key {text!r}; keys have 1 to {KEY_BYTES_MAX} bytes, the first one below \\xff")
+    return key
 
 
 def split_key(table: Table, key: bytes) -> Fields:

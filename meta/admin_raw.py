@@ -64,7 +64,7 @@ async def meta_snapshot(store: Store) -> list[MetaPageReply]:
         return await transaction.read_version(), rows
 
     version, rows = await store.run(body, what="reading all metadata")
-    pages = list(_cut(rows))
+    pages = list(in_pages(rows))
     return [MetaPageReply(version, tuple(page), number == len(pages)) for number, page in enumerate(pages, 1)]
 
 
@@ -92,7 +92,7 @@ async def meta_change(store: Store, request: MetaChange) -> MetaChangeReply:
     return await store.run(body, what=request.why)
 
 
-def _cut(rows: Sequence[MetaRow]) -> Iterator[list[MetaRow]]:
+def in_pages(rows: Sequence[MetaRow]) -> Iterator[list[MetaRow]]:
     """The rows in pages of several MiB; one empty page where there are none."""
     page: list[MetaRow] = []
     size = 0

@@ -68,15 +68,15 @@ class BackupWriter:
     def __init__(self, path: Path, header: BackupHeader) -> None:
         self._path = path
         self._header = header
-        self._partial = path.with_name(path.name + ".partial")
+        self._partial = path.parent / (path.name + ".partial")
         self._number = 0
         self.rows = 0
         self.size_bytes = 0
 
     def __enter__(self) -> "BackupWriter":
-        if self._path.exists():
-            raise UserError(f"{self._path} is there already; choose another file")
         try:
+            if self._path.exists():
+                raise UserError(f"{self._path} is there already; choose another file")
             fd = os.open(self._partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _MODE)
         except OSError as error:
             raise UserError(f"cannot write {self._path}: {error.strerror}") from error

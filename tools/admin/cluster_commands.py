@@ -10,8 +10,9 @@ from typing import Any
 from esker.tools.admin.cluster_figures import ChainState, ClusterFigures, admitted, chain_state, look
 from esker.tools.admin.output import print_json, print_line, print_table, shown_size
 from esker.tools.exit_codes import ExitCode
+from esker.wire.errors import UserError
 from esker.wire.messages import WorkerStatus
-from esker.wire.types import Chain
+from esker.wire.types import Chain, TargetState
 
 
 async def run_status(cluster: str, *, as_json: bool) -> ExitCode:
@@ -114,7 +115,7 @@ async def run_chains(cluster: str, *, unsettled: bool, as_json: bool) -> ExitCod
 
 
 async def run_targets(cluster: str, *, drive: str, as_json: bool) -> ExitCode:
-    """Every replica's place on its drive; of one drive, if it is named."""
+    """Every replica's place on its drive; of one drive, if it is named. Raises `UserError` for a name of none."""
     figures = await look(cluster)
     workers = {status.worker.drive_id: status for status in figures.status.workers}
     rows = []
@@ -134,6 +135,8 @@ async def run_targets(cluster: str, *, drive: str, as_json: bool) -> ExitCode:
                     "admitted": status is not None and admitted(replica, status.worker.incarnation),
                 }
             )
+    if drive and drive not in workers and not rows:
+        raise UserError(f"there is no drive called {drive!r}; esker admin nodes lists them")
     rows.sort(key=lambda row: (row["node_id"], row["drive_id"], row["chain_id"]))
     code = _code(figures)
     if as_json:
@@ -163,7 +166,7 @@ def _worker(figures: ClusterFigures, status: WorkerStatus) -> dict[str, Any]:
         replica
         for chain in figures.chains
         for replica in chain.replicas
-        if replica.drive_id == worker.drive_id and replica.state == "serving"
+        if replica.drive_id == worker.drive_id and replica.state is TargetState.SERVING
     ]
     return {
         "node_id": worker.node_id,

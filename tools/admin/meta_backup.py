@@ -12,7 +12,7 @@ to its end leaves a cluster record that no server accepts.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from pathlib import Path
 
@@ -20,8 +20,9 @@ import msgspec
 
 from esker import __version__
 from esker.meta import keys
-from esker.meta.admin_check import CounterSum
+from esker.meta.admin_check import CounterSum, blocks_counted
 from esker.meta.admin_decode import table_of
+from esker.meta.admin_raw import FIRST_KEY, in_pages
 from esker.meta.catalog_record import unpack_block
 from esker.meta.records import ClusterRecord, MetaServer, pack, unpack
 from esker.meta.registry import BEAT_INTERVAL_S
@@ -34,11 +35,10 @@ from esker.tools.admin.meta_source import Rows, all_rows, open_rows
 from esker.tools.admin.output import print_json, print_line, shown_size, shown_time
 from esker.tools.exit_codes import ExitCode
 from esker.tools.progress import Advance, progress
-from esker.wire.admin_messages import META_PAGE_BYTES_AIM, MetaRow
+from esker.wire.admin_messages import MetaRow
 from esker.wire.errors import UserError
 from esker.wire.types import Chain
 
-FIRST_KEY = b"\x00"
 OF_PROCESSES = frozenset({"meta-server", "manager", "manager-beats", "counter", "report"})
 """Tables that are not backed up."""
 UNFINISHED = b"\x00a restore of this store did not get to its end; restore again with --force"
@@ -70,8 +70,8 @@ async def write_backup(rows: Rows, path: Path) -> tuple[BackupHeader, BackupWrit
     kept = [row for row in found if _is_kept(row[0])]
     cluster = unpack(ClusterRecord, keys.CLUSTER, dict(kept).get(keys.CLUSTER, b""))
     header = BackupHeader(FORMAT, __version__, cluster.cluster_id, time.time_ns() // 1_000_000, version)
-    with BackupWriter(path, header) as writer, progress("backing up", _blocks_counted(found)) as advance:
-        for page in _pages(kept):
+    with BackupWriter(path, header) as writer, progress("backing up", max(1, blocks_counted(found))) as advance:
+        for page in in_pages(kept):
             writer.add(Kind.SNAPSHOT, page)
         async with aclosing(all_rows(rows, *keys.all_blocks())) as pages:
             async for blocks in pages:
@@ -224,31 +224,8 @@ def _is_kept(key: bytes) -> bool:
     return table is None or table.name not in OF_PROCESSES
 
 
-def _blocks_counted(rows: Iterable[MetaRow]) -> int:
-    begin, end = keys.counters()
-    counted = [
-        int.from_bytes(value, "little", signed=True)
-        for key, value in rows
-        if begin <= key < end and keys.split_counter(key)[1] == keys.BLOCKS
-    ]
-    return max(1, sum(counted))
-
-
 def _size_bytes(key: bytes, value: bytes) -> int:
     try:
         return unpack_block(key, value).block_bytes
     except StoreError:
         return 0  # damaged already when it was backed up; a check of the catalog mends it
-
-
-def _pages(rows: Sequence[MetaRow]) -> Iterable[list[MetaRow]]:
-    page: list[MetaRow] = []
-    size = 0
-    for row in rows:
-        page.append(row)
-        size += len(row[0]) + len(row[1])
-        if size >= META_PAGE_BYTES_AIM:
-            yield page
-            page, size = [], 0
-    if page:
-        yield page

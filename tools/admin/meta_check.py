@@ -12,7 +12,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from esker.meta import keys
-from esker.meta.admin_check import CounterSum, Finding, MetadataCheck
+from esker.meta.admin_check import CounterSum, Finding, MetadataCheck, blocks_counted
 from esker.meta.catalog_record import unpack_block
 from esker.meta.store.errors import StoreError, printable
 from esker.tools.admin.meta_source import Rows, all_rows, open_rows
@@ -65,14 +65,8 @@ async def check_metadata(rows: Rows, *, repair: bool) -> MetaCheckResult:
     result.rows = len(found)
     check = MetadataCheck(found)
     result.findings = check.run()
-    begin, end = keys.counters()
-    blocks = sum(
-        int.from_bytes(value, "little", signed=True)
-        for key, value in found
-        if begin <= key < end and keys.split_counter(key)[1] == keys.BLOCKS
-    )
     known = check.namespaces.keys() | check.removals.keys()
-    with progress("counting blocks", max(1, blocks)) as advance:
+    with progress("counting blocks", max(1, blocks_counted(found))) as advance:
         for namespace_id in sorted(known):
             await _check_counters(rows, namespace_id, result, lambda: advance(result.blocks, ""))
     await _find_strays(rows, known, result)

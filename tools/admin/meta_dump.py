@@ -5,13 +5,12 @@ from contextlib import aclosing
 import msgspec
 
 from esker.meta.admin_decode import describe, make_key, parse_key, table_named
+from esker.meta.admin_raw import FIRST_KEY
 from esker.meta.store.base import KEY_END
 from esker.tools.admin.meta_source import all_rows, open_rows
 from esker.tools.admin.output import print_json, print_line
 from esker.tools.exit_codes import ExitCode
 from esker.wire.errors import UserError
-
-FIRST_KEY = b"\x00"
 
 
 async def run_dump(
@@ -20,7 +19,7 @@ async def run_dump(
     """Up to `limit` rows (0: all) of a table, or of all, in key order. With `as_json` one object per line."""
     begin, end = (FIRST_KEY, KEY_END) if table is None else table_named(table).key_range
     if after:
-        begin = max(begin, parse_key(after) + b"\x00")
+        begin = min(max(begin, parse_key(after) + b"\x00"), end)
     shown = 0
     last = b""
     async with open_rows(cluster, store, fdb_prefix) as rows, aclosing(all_rows(rows, begin, end)) as pages:

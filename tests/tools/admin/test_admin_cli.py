@@ -100,6 +100,8 @@ async def test_a_cluster_is_looked_after(tmp_path: Path) -> None:
         assert more is not None
         assert json.loads(await admin("meta", "dump", "--limit", 1, "--after", more[1], "--json"))["table"] == "drive"
 
+        assert await admin("meta", "dump", "chain", "--after", r"\x20") == ""
+
         backup = await as_json("meta", "backup", tmp_path / "backup")
         assert backup["rows"] > 60
         assert "is there already" in await admin("meta", "backup", tmp_path / "backup", code=ExitCode.USAGE)
@@ -110,6 +112,9 @@ async def test_a_cluster_is_looked_after(tmp_path: Path) -> None:
         purged = await as_json("purge", "--tenant", "t", "--wait", "30s")
         assert [each["name"] for each in purged["removed"]] == ["t/a"]
         assert purged["under_way"] == []
+        assert "namespace name 'no name'; allowed" in await admin(
+            "namespaces", "remove", "no name", code=ExitCode.USAGE
+        )
         assert "there is nothing to remove" in await admin("purge", "--tenant", "t")
         assert "keep (id 2): " in await admin("namespaces", "remove", "keep")
         assert "no namespace 'keep'" in await admin("blocks", "keep", code=ExitCode.USAGE)
@@ -126,6 +131,8 @@ async def test_a_cluster_is_looked_after(tmp_path: Path) -> None:
         (["catalog", "check", "--cluster", "nowhere"], "host:port"),
         (["meta", "check"], "say whose metadata"),
         (["meta", "get", "chain"], "is written: chain CHAIN_ID"),
+        (["meta", "get", "key", ""], "keys have 1 to 10000 bytes"),
+        (["meta", "get", "key", r"\xffx"], "the first one below"),
         (["meta", "dump", "chains"], "there is no table"),
         (["meta", "check", "--store", "nowhere"], "write embedded:DIRECTORY"),
         (["meta", "restore", "{tmp}/absent", "--store", "embedded:{tmp}/s"], "cannot read"),

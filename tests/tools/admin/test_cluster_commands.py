@@ -15,6 +15,7 @@ from esker.tools.admin.cluster_figures import ChainState, ClusterFigures, admitt
 from esker.tools.dev_cluster import DevCluster
 from esker.tools.exit_codes import ExitCode
 from esker.tools.inspect_cluster import view_cluster
+from esker.wire.errors import UserError
 from esker.wire.limits import MIB
 from esker.wire.messages import ClusterStatusReply, WorkerStatus
 from esker.wire.types import Chain, Replica, Routing, TargetState
@@ -116,6 +117,8 @@ async def test_a_cluster_is_looked_at(tmp_path: Path, capsys: pytest.CaptureFixt
         assert {(each["drive_id"], each["state"], each["admitted"]) for each in targets} == {(drive, "serving", True)}
         assert len(targets) == 4
         assert len((await as_json(run_targets, FINE, drive=""))["targets"]) == 12
+        with pytest.raises(UserError, match="no drive called 'nowhere'"):
+            await run_targets(cluster.address, drive="nowhere", as_json=True)
         assert "takes part" in await shown(run_targets, FINE, drive="", as_json=False)
         assert (await as_json(run_chains, FINE, unsettled=True))["chains"] == []
         assert len((await as_json(run_chains, FINE, unsettled=False))["chains"]) == 6

@@ -152,3 +152,9 @@ async def test_what_has_changed_since_it_was_looked_at_stays(store: Store) -> No
     result = await check_metadata(Hasty(store), repair=True)
     assert (result.exit_code(), result.repaired) == (ExitCode.DIFFERENCES, [])
     assert await store.run(lambda transaction: transaction.get(key), what="test") == (1).to_bytes(8, "little")
+
+
+async def test_a_counter_that_cannot_be_read_is_a_finding_and_counts_nothing(store: Store) -> None:
+    await change(store, {keys.counters()[0] + b"x": b"y"})
+    (finding,) = (await check(store)).findings
+    assert (finding.table, finding.problem) == ("counter", "damaged: namespace_id is cut off")
