@@ -5,6 +5,9 @@ further events. Both kinds share the chain, the place in it, the versions and th
 have different ids. The rules: `craq/immutable.py`, `craq/mutable.py`.
 """
 
+from collections.abc import Sequence
+from typing import Any
+
 from esker.craq.immutable import ImmutableReplica
 from esker.craq.messages import (
     Effect,
@@ -37,20 +40,22 @@ from esker.wire.types import Chain
 AnyEvent = Event | MutableEvent | ChannelsCleared
 AnyEffect = Effect | MutableEffect
 
-_MUTABLE = (
-    Update,
-    ReadRange,
-    VersionQuery,
-    SyncMutable,
-    Recover,
-    Looked,
-    Persisted,
-    Repaired,
-    Committed,
-    Discarded,
-    VersionKnown,
+_MUTABLE = frozenset(
+    (
+        Update,
+        ReadRange,
+        VersionQuery,
+        SyncMutable,
+        Recover,
+        Looked,
+        Persisted,
+        Repaired,
+        Committed,
+        Discarded,
+        VersionKnown,
+    )
 )
-_SHARED = (Reserved, Forwarded, Unreadable, Expired)
+_SHARED = frozenset((Reserved, Forwarded, Unreadable, Expired))
 """Reports on operations of either kind."""
 
 
@@ -100,13 +105,15 @@ class ChainReplica(ImmutableReplica):
         """Chunks on which operations of an earlier version of the chain are still under way."""
         return super().earlier_chunks() + self.mutable.earlier_chunks()
 
-    def handle(self, event: AnyEvent) -> list[AnyEffect]:
+    def handle(self, event: AnyEvent) -> Sequence[AnyEffect]:
         """The one door: what `event` changes, and what is to be done about it, in order."""
-        if isinstance(event, _MUTABLE) or (isinstance(event, _SHARED) and event.op in self.mutable):
-            return [*self.mutable.handle(event)]
-        if isinstance(event, ChannelsCleared):
-            self._cleared_in = max(self._cleared_in, event.chain_version)
+        kind = type(event)  # looked up, not compared with one after another: every event of every chunk passes here
+        known: Any = event
+        if kind in _MUTABLE or (kind in _SHARED and known.op in self.mutable):
+            return self.mutable.handle(known)
+        if kind is Membership:
+            return [*self.immutable(known), *self.mutable.chain_changed()]
+        if kind is ChannelsCleared:
+            self._cleared_in = max(self._cleared_in, known.chain_version)
             return []
-        if isinstance(event, Membership):
-            return [*self.immutable(event), *self.mutable.chain_changed()]
-        return [*self.immutable(event)]
+        return self.immutable(known)

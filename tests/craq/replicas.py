@@ -56,7 +56,7 @@ def play(machine: ChainReplica, *events: AnyEvent) -> list[AnyEffect]:
     """Hands over the events; returns what the last one brought about."""
     effects: list[AnyEffect] = []
     for event in events:
-        effects = machine.handle(event)
+        effects = list(machine.handle(event))
     return effects
 
 

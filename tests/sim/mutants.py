@@ -37,7 +37,7 @@ class AcknowledgesBeforeTheSuccessor(ChainReplica):
     """Takes its own durable copy for enough."""
 
     def handle(self, event: Event) -> list[Effect]:
-        effects = super().handle(event)
+        effects = list(super().handle(event))
         if isinstance(event, Written) and not event.failed:
             effects += super().handle(Forwarded(event.op, Status.OK))
         return effects
@@ -152,7 +152,7 @@ class AnswersTwice(ChainReplica):
     """Repeats an answer."""
 
     def handle(self, event: Event) -> list[Effect]:
-        effects = super().handle(event)
+        effects = list(super().handle(event))
         return effects + [effect for effect in effects if isinstance(effect, Answer)]
 
 
