@@ -6,10 +6,13 @@ workers refuse it), no report of its blocks is taken any more, and a record of t
 """
 
 from esker.meta import keys
+from esker.meta.cache_table import newest_table
 from esker.meta.catalog import Totals, read_totals
+from esker.meta.chain_setup import TABLE_ID
+from esker.meta.heartbeats import missing_drives
 from esker.meta.namespaces import check_name
 from esker.meta.records import StoredRemoval, pack, unpack
-from esker.meta.routing import bump_version, read_all, read_version
+from esker.meta.routing import bump_version, read_all, read_routing, read_version
 from esker.meta.store.base import KeyValue, Store, Transaction, after_key, after_prefix
 from esker.wire.admin_messages import (
     NamespaceFigures,
@@ -21,7 +24,7 @@ from esker.wire.admin_messages import (
 )
 from esker.wire.errors import RequestFailed
 from esker.wire.status import Status
-from esker.wire.types import ChainTable, Geometry, Namespace
+from esker.wire.types import Geometry, Namespace
 
 FIGURES_LIMIT_MAX = 1000
 Found = tuple[Namespace, StoredRemoval | None]
@@ -164,18 +167,17 @@ async def _remove_strange(store: Store, namespace_id: int, now_ms: int) -> Names
         stored = await transaction.get(key)
         if stored is not None:
             return NamespaceRemoveReply((unpack(StoredRemoval, key, stored).namespace,))
-        last = int.from_bytes(await transaction.get(keys.NAMESPACE_LAST) or b"", "little")
-        if last < namespace_id:
+        routing = await read_routing(transaction)
+        table = newest_table(routing, TABLE_ID)
+        if table is None:
+            raise RequestFailed(Status.NOT_READY, f"the cluster has no chains yet: {missing_drives(routing)}")
+        if routing.namespace_last < namespace_id:
             # So that workers refuse the id, and it is never given.
             transaction.set(keys.NAMESPACE_LAST, namespace_id.to_bytes(4, "little"))
         bump_version(transaction)
+        # A removal looks on all chains; the table only has to be one that there is.
         geometry = Geometry(block_bytes_max=1).resolved()
-        tables = await read_all(transaction, keys.tables(), ChainTable)
-        if not tables:
-            raise RequestFailed(Status.NOT_READY, "the cluster has no chains yet")
-        namespace = Namespace(
-            namespace_id, f"unknown-{namespace_id}", geometry, b"", tables[-1].table_id, tables[-1].version
-        )
+        namespace = Namespace(namespace_id, f"unknown-{namespace_id}", geometry, b"", table.table_id, table.version)
         transaction.set(key, pack(StoredRemoval(namespace, now_ms, await read_version(transaction))))
         return NamespaceRemoveReply((namespace,))
 

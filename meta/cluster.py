@@ -12,6 +12,7 @@ from esker.meta.records import ClusterRecord, RemovedDrive, pack, unpack
 from esker.meta.routing import bump_version, read_cluster
 from esker.meta.store.base import Store, Transaction
 from esker.wire.errors import RequestFailed, UserError
+from esker.wire.limits import REPLICAS_MAX
 from esker.wire.status import Status
 from esker.wire.types import Worker
 
@@ -54,9 +55,10 @@ def check_sizes(drives_expected: int, replicas: int) -> None:
     """Raises `UserError` for figures that no cluster can have."""
     if not 1 <= drives_expected <= DRIVES_MAX:
         raise UserError(f"drives is {drives_expected}; allowed: 1 to {DRIVES_MAX}")
-    if not 1 <= replicas <= min(8, drives_expected):
+    most = min(REPLICAS_MAX, drives_expected)
+    if not 1 <= replicas <= most:
         raise UserError(
-            f"replicas is {replicas}; allowed with {drives_expected} drives: 1 to {min(8, drives_expected)}, "
+            f"replicas is {replicas}; allowed with {drives_expected} drives: 1 to {most}, "
             "as each replica needs a drive of its own"
         )
 

@@ -58,8 +58,8 @@ class Heartbeats:
         return tuple(self._status(worker, chains.get(worker.drive_id, 0), now_s) for worker in routing.workers)
 
     def _status(self, worker: Worker, chains: int, now_s: float) -> WorkerStatus:
-        seen = self._seen.get(worker.drive_id)
-        if seen is None or seen.heartbeat.incarnation != worker.incarnation:
+        seen = self.last(worker.drive_id, worker.incarnation)
+        if seen is None:
             return WorkerStatus(worker, -1.0, 0, chains)
         beat = seen.heartbeat
         return WorkerStatus(worker, max(0.0, now_s - seen.at_s), beat.used_bytes, chains, beat.catalog)

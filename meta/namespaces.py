@@ -14,6 +14,7 @@ from esker.meta.heartbeats import missing_drives
 from esker.meta.records import pack, unpack
 from esker.meta.routing import read_all, read_placement, read_routing
 from esker.meta.store.base import Store, Transaction
+from esker.meta.store.errors import StoreFailed
 from esker.wire.errors import RequestFailed
 from esker.wire.messages import NamespaceListReply, NamespaceOpen, NamespaceReply
 from esker.wire.status import Status
@@ -99,7 +100,8 @@ async def _find(transaction: Transaction, name: str) -> Namespace | None:
         return None
     key = keys.namespace(int.from_bytes(stored_id, "little"))
     stored = await transaction.get(key)
-    assert stored is not None, "a name and its namespace are written together"
+    if stored is None:
+        raise StoreFailed(f"namespace {name} has a name but no record; run esker admin meta check, or restore a backup")
     return unpack(Namespace, key, stored)
 
 

@@ -7,9 +7,11 @@ import pytest
 from esker.meta import keys
 from esker.meta.admin_namespaces import begin_removal, namespace_figures, removals_under_way
 from esker.meta.catalog import Catalog
+from esker.meta.chain_setup import TABLE_ID
 from esker.meta.namespaces import open_namespace
 from esker.meta.routing import read_routing
 from esker.meta.store.base import Store
+from esker.meta.store.errors import StoreFailed
 from esker.meta.store.memory import Fault, MemoryStore
 from esker.wire.admin_messages import NamespaceFiguresGet, NamespaceRemove
 from esker.wire.errors import RequestFailed
@@ -115,7 +117,7 @@ async def test_a_removal_whose_answer_was_lost_is_told_as_done() -> None:
 
 
 async def test_an_id_that_no_namespace_has_can_be_removed(ready_store: Store) -> None:
-    await make(ready_store, "a")
+    await make(ready_store, "a", mode=NamespaceMode.CACHE)
     with pytest.raises(RequestFailed, match="id 1 is namespace 'a'; remove it by its name"):
         await begin_removal(ready_store, NamespaceRemove(strange=1), now_ms=1)
     before = await routing_of(ready_store)
@@ -125,6 +127,7 @@ async def test_an_id_that_no_namespace_has_can_be_removed(ready_store: Store) ->
     after = await routing_of(ready_store)
     assert removal.namespace.namespace_id == after.namespace_last == 40
     assert removal.routing_version == after.version > before.version
+    assert (removal.namespace.table_id, removal.namespace.table_version) == (TABLE_ID, 1)
     (fresh,) = await make(ready_store, "b")
     assert fresh.namespace_id == 41
 
@@ -138,3 +141,5 @@ async def test_a_name_without_a_record_is_not_removed_blindly(ready_store: Store
     await ready_store.run(damage, what="test")
     with pytest.raises(RequestFailed, match="meta check --repair"):
         await begin_removal(ready_store, NamespaceRemove("a"), now_ms=1)
+    with pytest.raises(StoreFailed, match="namespace a has a name but no record"):
+        await make(ready_store, "a")
