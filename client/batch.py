@@ -7,6 +7,7 @@ Concurrency: everything between `run`'s awaits happens on the loop without await
 """
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -24,17 +25,21 @@ PAUSE_MAX_S = 0.1
 class BatchRequest(WorkerRequest):
     """A request for some of a batch's chunks, its `extents`."""
 
-    __slots__ = ("extents", "slots")
+    __slots__ = ("extents", "slots", "waiting")
 
     def __init__(self, state: WorkerState, extents: list[int], slots: Sequence[Slot] | None) -> None:
         super().__init__(state, direct=slots is not None)
         self.extents = extents
         self.slots = slots
         """The memory of each extent, where the worker reads or writes it by itself; None: all goes by the socket."""
+        self.waiting = bytearray(b"\x01") * len(extents)
+        """1 for each extent that has no answer."""
 
     def take_unanswered(self) -> list[int]:
         """Positions in `extents` that have no answer; from now on they are no load of the worker."""
-        raise NotImplementedError
+        left = [number for number, open_ in enumerate(self.waiting) if open_]
+        self.waiting = bytearray(len(self.waiting))
+        return left
 
     def unanswered(self) -> list[int]:
         """The batch's numbers of those."""
@@ -50,7 +55,7 @@ class BatchRequest(WorkerRequest):
 Q = TypeVar("Q", bound=BatchRequest)
 
 
-class Batch(Generic[Q]):
+class Batch(ABC, Generic[Q]):
     """Base of a batch of `count` chunks; a subclass says how it `begin`s and what a timeout's row is."""
 
     def __init__(self, count: int) -> None:
@@ -81,17 +86,17 @@ class Batch(Generic[Q]):
             self._close()
         return [self.timeout_row() if row is None else row for row in self.rows]
 
+    @abstractmethod
     def begin(self, timeout_s: float) -> None:
         """Sends the first requests."""
-        raise NotImplementedError
 
+    @abstractmethod
     def dispatch(self, extents: Sequence[int]) -> None:
         """Sends these chunks (again)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def timeout_row(self) -> Row:
         """The row of a chunk without an answer."""
-        raise NotImplementedError
 
     def settle(self, extent: int, row: Row) -> None:
         """This is the chunk's answer."""
@@ -103,6 +108,10 @@ class Batch(Generic[Q]):
         self._left -= count
         if self._left == 0:
             self._finish()
+
+    def ended(self, request: BatchRequest) -> None:
+        """The request has ended; all its extents were answered or failed."""
+        self.requests.difference_update((request,))
 
     def again(self, extent: int) -> None:
         """Dispatches the chunk again, together with all that fail in this turn of the loop."""

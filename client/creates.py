@@ -10,21 +10,22 @@ from collections.abc import Sequence
 from esker.client.batch import Row
 from esker.client.buffers import BufferPool, Slot
 from esker.client.chains import ChainRoutes
-from esker.client.create_request import CreateRequest
 from esker.client.head_batch import HeadBatch
 from esker.client.late import may_go_direct
+from esker.client.row_request import RowMethod, WriteRequest
 from esker.client.workers import Workers, WorkerState
 from esker.wire.checksum import checksums
 from esker.wire.ids import NO_PUT_ID
 from esker.wire.limits import ALIGN_BYTES, REQUEST_PAYLOAD_BYTES_AIM
-from esker.wire.messages import CREATE_EXTENT, Create, Method
+from esker.wire.messages import CREATE_EXTENT, CREATE_RESULT, Create, CreateReply, Method
 from esker.wire.status import Status
 
 REQUEST_EXTENTS_AIM = 512
 VERSION_BY_HEAD = 0
+_CREATE = RowMethod(Method.CREATE, CreateReply, CREATE_RESULT)
 
 
-class CreateBatch(HeadBatch[CreateRequest]):
+class CreateBatch(HeadBatch[WriteRequest]):
     """Creates chunk (`objects[i]`, `indexes[i]`), on chain number `chains[i]` of the table, from `views[i]`.
 
     `slots[i]` is the slot of which `views[i]` is the part at `offsets[i]` of the arena; None for other memory.
@@ -88,7 +89,7 @@ class CreateBatch(HeadBatch[CreateRequest]):
         channel = head.channel
         if channel is None:
             for extent in extents:
-                self.failed(extent, Status.UNAVAILABLE)
+                self.failed(extent, head, Status.UNAVAILABLE)
             return
         memory_id = 0
         if pool is not None and may_go_direct(pool):
@@ -124,12 +125,12 @@ class CreateBatch(HeadBatch[CreateRequest]):
             self.budget_ms(),
         )
         slots = [slot for extent in extents if (slot := self._slots[extent]) is not None] if memory_id else None
-        request = CreateRequest(self, head, extents, slots, size)
+        request = WriteRequest(self, _CREATE, head, extents, slots, size)
         self.requests.add(request)
-        request.send(Method.CREATE, body, () if memory_id else [views[extent] for extent in extents])
+        request.ask(body, () if memory_id else [views[extent] for extent in extents])
 
     def answered(self, extent: int, row: Row, state: WorkerState) -> None:
-        """See `CreateSink`."""
+        """See `RowSink`."""
         status = row[1]
         if status == Status.OK or (status == Status.EXISTS and extent in self._repeated):
             # A head that could not finish an earlier attempt may have stored the chunk: then that is what exists.
@@ -140,16 +141,12 @@ class CreateBatch(HeadBatch[CreateRequest]):
             self._repeated.add(extent)
             self.settle_or_repeat(extent, status, row)
 
-    def failed(self, extent: int, status: int) -> None:
-        """See `CreateSink`."""
+    def failed(self, extent: int, state: WorkerState, status: int) -> None:
+        """See `RowSink`."""
         if not self.closed:
             if status == Status.UNAVAILABLE:
                 self._repeated.add(extent)
             self.settle_or_repeat(extent, status, failure_row(status))
-
-    def ended(self, request: CreateRequest) -> None:
-        """See `CreateSink`."""
-        self.requests.discard(request)
 
     def failed_row(self, status: Status) -> Row:
         """See `HeadBatch`."""

@@ -9,6 +9,7 @@ Where other chains stand in for one that does not serve (`ChainRoutes.waits` is 
 chunks whose chain cannot take them fail as UNAVAILABLE, and `unavailable` names the chains.
 """
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import TypeVar
 
@@ -58,9 +59,9 @@ class HeadBatch(Batch[Q]):
                 found.append((extent, head))
         return found
 
+    @abstractmethod
     def failed_row(self, status: Status) -> Row:
         """The row of a chunk that ended so."""
-        raise NotImplementedError
 
     def timeout_row(self) -> Row:
         """See `Batch`."""

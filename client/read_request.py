@@ -8,13 +8,12 @@ batch (`reads.py`).
 from collections.abc import Sequence
 from typing import Protocol
 
-from esker.client.batch import BatchRequest, Row
-from esker.client.buffers import Slot
-from esker.client.request import status_of
+from esker.client.batch import Row
+from esker.client.data_request import DataRequest, DataSink
 from esker.client.workers import WorkerState
 from esker.wire.checksum import checksums
 from esker.wire.codec import decode_body
-from esker.wire.errors import EskerError, ProtocolError, RequestFailed
+from esker.wire.errors import ProtocolError, RequestFailed
 from esker.wire.limits import checksum_blocks
 from esker.wire.messages import READ_RESULT, ReadReply
 from esker.wire.status import Status
@@ -23,54 +22,32 @@ _ANSWERS = frozenset((int(Status.NOT_FOUND), int(Status.TOO_LARGE)))
 assert int(Status.OK) == 0
 
 
-class ReadSink(Protocol):
+class ReadSink(DataSink, Protocol):
     """The batch, as its requests see it. Requests put answers into `rows` and `sources` themselves, many at a time."""
 
     views: Sequence[memoryview]
-    rooms: list[int]
-    """The lengths of `views`."""
     rows: list[Row | None]
     sources: list[WorkerState | None]
 
     def settled(self, count: int) -> None:
         """So many chunks more have their answers."""
 
-    def failed(self, extent: int, state: WorkerState, status: int) -> None:
-        """This worker cannot give the answer."""
 
-    def damaged(self, extent: int, state: WorkerState, version: int) -> None:
-        """What this worker gave of the chunk, in this version, does not match its checksums."""
-
-    def ended(self, request: "ReadRequest") -> None:
-        """The request has ended; all its extents were settled or failed."""
-
-
-class ReadRequest(BatchRequest):
+class ReadRequest(DataRequest[ReadSink]):
     """A READ of `extents`, which are numbers in the batch. A row is a row of READ_RESULT."""
 
-    __slots__ = ("_landing", "_sink", "staged", "waiting")
-
-    def __init__(
-        self, sink: ReadSink, state: WorkerState, extents: list[int], slots: Sequence[Slot] | None, *, staged: bool
-    ) -> None:
-        super().__init__(state, extents, slots)
-        self._sink = sink
-        self.staged = staged
-        """`slots` are not the callers' but stand between: what verified there is copied to where it belongs."""
-        self.waiting = bytearray(b"\x01") * len(extents)
-        """1 for each extent that is neither settled nor failed."""
-        self._landing: list[tuple[int, memoryview, bytes, Row]] = []
+    __slots__ = ()
 
     def on_reply(self, body: bytes | bytearray, payload_bytes: int) -> Sequence[memoryview] | None:
         """See `ReplyHandler`."""
         if self.abandoned:
             return None
-        self.moved = True
-        if self.state.doubted:
-            self.state.heard()
+        self.heard()
+        before = bytes(self.waiting)
         try:
             self._take(decode_body(ReadReply, body), payload_bytes)
         except (RequestFailed, IndexError, ValueError) as error:
+            self.waiting, self._landing = bytearray(before), []  # none of it counts
             raise ProtocolError(f"a reply to READ that does not fit it: {error}") from error
         if self.direct:
             self._verify()
@@ -155,40 +132,3 @@ class ReadRequest(BatchRequest):
         state.load_bytes -= load_bytes
         state.read_bytes += read_bytes
         sink.settled(settled)
-
-    def take_unanswered(self) -> list[int]:
-        """See `BatchRequest`."""
-        left = [number for number, open_ in enumerate(self.waiting) if open_]
-        left += [number for number, _, _, _ in self._landing]  # data that was arriving when it ended
-        self.waiting = bytearray(len(self.waiting))
-        self._landing = []
-        self.state.load_bytes -= sum(self._sink.rooms[self.extents[number]] for number in left)
-        return left
-
-    def give_up(self) -> list[int]:
-        """See `BatchRequest`."""
-        extents = super().give_up()
-        self._release_staging()
-        return extents
-
-    def on_done(self, error: EskerError | None) -> None:
-        """See `ReplyHandler`. Staged chunks need not wait for the process's end: the caller's memory is not at risk."""
-        if self.staged and not self.abandoned and not isinstance(error, RequestFailed | None):
-            extents = self.give_up()
-            for extent in extents:
-                self._sink.failed(extent, self.state, status_of(error))
-            self._sink.ended(self)
-        super().on_done(error)
-
-    def _release_staging(self) -> None:
-        if self.staged and self.slots is not None:
-            for slot in self.slots:
-                slot.release()
-
-    def finish(self, error: EskerError | None) -> None:
-        """See `WorkerRequest`."""
-        status = Status.TIMEOUT if self.cancelled else status_of(error)
-        for extent in self.unanswered():
-            self._sink.failed(extent, self.state, status)
-        self._sink.ended(self)
-        self._release_staging()

@@ -149,7 +149,7 @@ class ReadBatch(Batch[ReadRequest]):
     # Answers
 
     def failed(self, extent: int, state: WorkerState, status: int) -> None:
-        """See `ReadSink`."""
+        """See `DataSink`."""
         if not self.closed:
             if status == Status.UNAVAILABLE:
                 state.map_is_old()
@@ -158,14 +158,10 @@ class ReadBatch(Batch[ReadRequest]):
             self.again(extent)
 
     def damaged(self, extent: int, state: WorkerState, version: int) -> None:
-        """See `ReadSink`. The worker is told, so that it mends its copy."""
+        """See `DataSink`. The worker is told, so that it mends its copy."""
         chain_id = self._routes.now().chain_ids[self._chains[extent]]
         row = DAMAGED_EXTENT.pack(self._objects[extent], self._indexes[extent], chain_id, version)
         state.damage.add(self._space, row)
-
-    def ended(self, request: ReadRequest) -> None:
-        """See `ReadSink`."""
-        self.requests.discard(request)
 
     def _out_of_replicas(self, extent: int) -> None:
         """Everybody who could be asked was; busy ones are asked again after a pause, else this is the answer."""

@@ -5,13 +5,11 @@ Repeats and deadlines are as for creates (`head_batch.py`); what got no answer h
 
 from collections.abc import Sequence
 
-from esker.client.batch import BatchRequest, Row
+from esker.client.batch import Row
 from esker.client.chains import ChainRoutes
 from esker.client.head_batch import HeadBatch
-from esker.client.request import status_of
+from esker.client.row_request import RowMethod, RowRequest
 from esker.client.workers import Workers, WorkerState
-from esker.wire.codec import decode_body
-from esker.wire.errors import EskerError, ProtocolError, RequestFailed
 from esker.wire.ids import NO_PUT_ID
 from esker.wire.limits import REQUEST_EXTENTS_MAX
 from esker.wire.messages import REMOVE_EXTENT, REMOVE_RESULT, Method, Remove, RemoveReply
@@ -19,40 +17,10 @@ from esker.wire.status import Status
 
 ANY_VERSION = 0
 ANY_PUT_ID = NO_PUT_ID
+_REMOVE = RowMethod(Method.REMOVE, RemoveReply, REMOVE_RESULT)
 
 
-class _RemoveRequest(BatchRequest):
-    """A REMOVE of `extents` (numbers in the batch)."""
-
-    __slots__ = ("_batch", "_waiting")
-
-    def __init__(self, batch: "RemoveBatch", state: WorkerState, extents: list[int]) -> None:
-        super().__init__(state, extents, None)
-        self._batch = batch
-        self._waiting = set(range(len(extents)))
-
-    def on_reply(self, body: bytes | bytearray, payload_bytes: int) -> None:
-        """See `ReplyHandler`."""
-        try:
-            for row in REMOVE_RESULT.iter_unpack(decode_body(RemoveReply, body).results):
-                self._waiting.remove(row[0])
-                self._batch.answered(self.extents[row[0]], row[1])
-        except (RequestFailed, KeyError, ValueError) as error:
-            raise ProtocolError(f"a reply to REMOVE that does not fit it: {error}") from error
-
-    def take_unanswered(self) -> list[int]:
-        """See `BatchRequest`."""
-        left, self._waiting = sorted(self._waiting), set()
-        return left
-
-    def finish(self, error: EskerError | None) -> None:
-        """See `WorkerRequest`."""
-        self._batch.requests.discard(self)
-        for extent in self.unanswered():
-            self._batch.answered(extent, status_of(error))
-
-
-class RemoveBatch(HeadBatch[_RemoveRequest]):
+class RemoveBatch(HeadBatch[RowRequest]):
     """Removes chunk (`objects[i]`, `indexes[i]`), on chain number `chains[i]` of the table.
 
     `conditions[i]` is (version, put id) that the stored chunk must have: `ANY_VERSION`, `ANY_PUT_ID` ask nothing.
@@ -88,7 +56,7 @@ class RemoveBatch(HeadBatch[_RemoveRequest]):
     def _send(self, head: WorkerState, extents: list[int]) -> None:
         if head.channel is None:
             for extent in extents:
-                self.answered(extent, Status.UNAVAILABLE)
+                self.failed(extent, head, Status.UNAVAILABLE)
             return
         chains = self._routes.now().chains
         rows = []
@@ -100,12 +68,16 @@ class RemoveBatch(HeadBatch[_RemoveRequest]):
                     self._objects[extent], self._indexes[extent], chain.chain_id, chain.version, version, put_id
                 )
             )
-        request = _RemoveRequest(self, head, extents)
+        request = RowRequest(self, _REMOVE, head, extents)
         self.requests.add(request)
-        request.send(Method.REMOVE, Remove(self._space, b"".join(rows), self.budget_ms()))
+        request.ask(Remove(self._space, b"".join(rows), self.budget_ms()))
 
-    def answered(self, extent: int, status: int) -> None:
-        """The head says this of the chunk, or the request ended like this."""
+    def answered(self, extent: int, row: Row, state: WorkerState) -> None:
+        """See `RowSink`."""
+        self.failed(extent, state, row[1])
+
+    def failed(self, extent: int, state: WorkerState, status: int) -> None:
+        """See `RowSink`."""
         if not self.closed:
             self.settle_or_repeat(extent, status, (int(status),))
 

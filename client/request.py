@@ -7,6 +7,7 @@ says nothing, a stopped worker may still wake up and write.
 Concurrency: all on the loop, without awaiting. `finish` may be called while the request is being sent.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 
 from esker.client.buffers import Slot
@@ -20,7 +21,7 @@ LOOKS = 4
 """How often a batch looks after its requests in the time that it grants a worker to say something."""
 
 
-class WorkerRequest:
+class WorkerRequest(ABC):
     """Base of batch requests: `on_reply` and `finish` are the subclass's."""
 
     __slots__ = (
@@ -55,6 +56,12 @@ class WorkerRequest:
         """Hands the request to the connection."""
         self._request_id = self._channel.bulk.start(method, body, self, payload=payload)
 
+    def heard(self) -> None:
+        """A reply came."""
+        self.moved = True
+        if self.state.doubted:
+            self.state.heard()
+
     def stands_still(self) -> bool:
         """Whether nothing happened for `LOOKS` looks; to be asked at regular times, each of which is a look."""
         if self.moved:
@@ -82,9 +89,9 @@ class WorkerRequest:
         else:
             self._channel.bulk.forget(self._request_id)
 
+    @abstractmethod
     def on_reply(self, body: bytes | bytearray, payload_bytes: int) -> Sequence[memoryview] | None:
         """See `ReplyHandler`."""
-        raise NotImplementedError
 
     def on_payload(self) -> None:
         """See `ReplyHandler`."""
@@ -104,9 +111,9 @@ class WorkerRequest:
         if not self.abandoned:
             self.finish(error)
 
+    @abstractmethod
     def finish(self, error: EskerError | None) -> None:
         """The request has ended: nothing it was given is touched any more."""
-        raise NotImplementedError
 
 
 def status_of(error: EskerError | None) -> Status:

@@ -15,17 +15,18 @@ from esker.client.buffers import BufferPool, Slot
 from esker.client.chains import ChainRoutes
 from esker.client.head_batch import HeadBatch
 from esker.client.late import may_go_direct
-from esker.client.mutable.change_request import ChangeRequest
 from esker.client.mutable.channels import Channels, WriteChannel
 from esker.client.mutable.types import Patch
+from esker.client.row_request import RowMethod, WriteRequest
 from esker.client.workers import Workers, WorkerState
 from esker.wire.checksum import checksums
 from esker.wire.limits import REQUEST_PAYLOAD_BYTES_AIM
 from esker.wire.messages import Method
-from esker.wire.mutable_messages import WRITE_EXTENT, PatchKind, Write
+from esker.wire.mutable_messages import WRITE_EXTENT, WRITE_RESULT, PatchKind, Write, WriteReply
 from esker.wire.status import Status
 
 REQUEST_EXTENTS_AIM = 128
+_WRITE = RowMethod(Method.WRITE, WriteReply, WRITE_RESULT)
 
 _AGAIN = frozenset(
     (
@@ -55,7 +56,7 @@ _SURELY_NOT_DONE = frozenset(
 """Answers to an attempt that was refused before it was taken up, or taken back on every replica."""
 
 
-class ChangeBatch(HeadBatch[ChangeRequest]):
+class ChangeBatch(HeadBatch[WriteRequest]):
     """Makes `patches[i]`, on chain number `chains[i]` of the table. Rows are rows of WRITE_RESULT."""
 
     def __init__(
@@ -145,10 +146,10 @@ class ChangeBatch(HeadBatch[ChangeRequest]):
             self.budget_ms(),
         )
         slots: list[Slot] | None = [patch.slot for patch in patches if patch.slot is not None] if memory_id else None
-        request = ChangeRequest(self, head, extents, slots, size)
+        request = WriteRequest(self, _WRITE, head, extents, slots, size)
         self.requests.add(request)
         payload = () if memory_id else [patch.view for patch in patches if patch.kind is PatchKind.WRITE]
-        request.send(Method.WRITE, body, payload)
+        request.ask(body, payload)
 
     def _row(self, extent: int) -> bytes:
         patch, channel = self._patches[extent], self._taken[extent]
@@ -172,15 +173,15 @@ class ChangeBatch(HeadBatch[ChangeRequest]):
     # Answers
 
     def answered(self, extent: int, row: Row, state: WorkerState) -> None:
-        """See `ChangeSink`."""
+        """See `RowSink`."""
         if row[1] == Status.OK:
             state.written_bytes += len(self._patches[extent].view)
             self.settle(extent, row)
         else:
-            self.failed(extent, row[1])
+            self.failed(extent, state, row[1])
 
-    def failed(self, extent: int, status: int) -> None:
-        """See `ChangeSink`."""
+    def failed(self, extent: int, state: WorkerState, status: int) -> None:
+        """See `RowSink`."""
         if not self.closed:
             self.settle_or_repeat(extent, status, self.failed_row(Status(status)))
 
@@ -201,10 +202,6 @@ class ChangeBatch(HeadBatch[ChangeRequest]):
         """See `Batch`."""
         super().settle(extent, row)
         self._release(extent, known=row[1] != Status.TIMEOUT)
-
-    def ended(self, request: ChangeRequest) -> None:
-        """See `ChangeSink`."""
-        self.requests.discard(request)
 
     def failed_row(self, status: Status) -> Row:
         """See `HeadBatch`."""

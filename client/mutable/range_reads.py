@@ -68,12 +68,12 @@ class RangeBatch(ReplicaBatch[RangeRequest]):
                     0 if slots is None else slots[at].offset,
                 )
             )
-        request = RangeRequest(self, state, extents, slots)
+        request = RangeRequest(self, state, extents, slots, staged=slots is not None)
         self.requests.add(request)
         request.send(Method.READ_RANGE, ReadRange(b"".join(packed), memory_id, self.budget_ms()))
 
     def damaged(self, extent: int, state: WorkerState, version: int) -> None:
-        """See `RangeSink`. The worker is told, so that it mends its copy."""
+        """See `DataSink`. The worker is told, so that it mends its copy."""
         asked, chain = self.ranges[extent], self._routes.now().chains[self._chains[extent]]
         row = DAMAGED_EXTENT.pack(asked.object_id, asked.chunk_index, chain.chain_id, version)
         state.damage.add(FILE_SPACE, row)

@@ -6,6 +6,7 @@ after a pause, with a newer cluster map, until the deadline: the chain may be ch
 `ATTEMPT_S` is given up.
 """
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import TypeVar
 
@@ -85,13 +86,13 @@ class ReplicaBatch(Batch[Q]):
             return
         self.send(state, extents)
 
+    @abstractmethod
     def send(self, state: WorkerState, extents: list[int]) -> None:
         """Asks a worker that is up for these; `rooms` go off the worker's load as the request is answered."""
-        raise NotImplementedError
 
+    @abstractmethod
     def failed_row(self, status: int) -> Row:
         """The row of a chunk that ended so."""
-        raise NotImplementedError
 
     def timeout_row(self) -> Row:
         """See `Batch`."""
@@ -106,10 +107,6 @@ class ReplicaBatch(Batch[Q]):
         self._last[extent] = status
         self._tried.setdefault(extent, {})[state] = status
         self.again(extent)
-
-    def ended(self, request: Q) -> None:
-        """The request has ended; all its extents were settled or failed."""
-        self.requests.discard(request)
 
     def _out_of_replicas(self, extent: int) -> None:
         tried = self._tried.pop(extent, {})

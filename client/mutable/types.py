@@ -6,6 +6,7 @@ the chunk.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import UnionType
 from typing import Any, NamedTuple
 
 from esker.client.buffers import Slot, SlotPart
@@ -163,13 +164,18 @@ def checked_reads(reads: Sequence[ChunkRead]) -> list[Range]:
 def checked_chunks(chunks: Sequence[tuple[bytes, int]]) -> list[tuple[bytes, int]]:
     """Raises `UserError`, naming what is wrong with which, before anything is sent."""
     _check_count(chunks)
-    for number, (object_id, index) in enumerate(chunks):
-        _check_chunk(object_id, index, f"chunk {number}")
+    for number, chunk in enumerate(chunks):
+        _check_kind(chunk, tuple, f"chunk {number}", "a tuple of object id and index")
+        if len(chunk) != 2:
+            raise UserError(f"chunk {number} has {len(chunk)} parts; pass a tuple of object id and index")
+        _check_chunk(*chunk, f"chunk {number}")
     return list(chunks)
 
 
 def _patch(change: Change, name: str) -> Patch:
+    _check_kind(change, Change, name, "a ChunkWrite, ChunkTruncate or ChunkRemove")
     _check_chunk(change.object_id, change.index, name)
+    _check_number(change.chunk_bytes, 32, f"{name}: chunk_bytes")
     if change.chunk_bytes % ALIGN_BYTES or not ALIGN_BYTES <= change.chunk_bytes <= CHUNK_BYTES_MAX:
         raise UserError(
             f"{name}: chunk_bytes is {change.chunk_bytes}; allowed: multiples of {ALIGN_BYTES} up to {CHUNK_BYTES_MAX}"
@@ -208,6 +214,7 @@ def _patch(change: Change, name: str) -> Patch:
 
 
 def _range(read: ChunkRead, name: str) -> Range:
+    _check_kind(read, ChunkRead, name, "a ChunkRead")
     _check_chunk(read.object_id, read.index, name)
     _check_within(read.offset, read.length, CHUNK_BYTES_MAX, name)
     if read.into is None:
@@ -232,9 +239,16 @@ def _memory(value: Any, name: str) -> tuple[memoryview, Slot | None]:
         raise UserError(f"{name}: a {type(value).__name__} is no contiguous memory: {error}") from None
 
 
-def _check_count(asked: Sequence[Any]) -> None:
+def _check_count(asked: Any) -> None:
+    if not isinstance(asked, Sequence):
+        raise UserError(f"chunks are a {type(asked).__name__}; pass a list")
     if len(asked) > REQUEST_EXTENTS_MAX:
         raise UserError(f"{len(asked)} chunks in one call; allowed: {REQUEST_EXTENTS_MAX}")
+
+
+def _check_kind(value: Any, kind: type | UnionType, name: str, pass_what: str) -> None:
+    if not isinstance(value, kind):
+        raise UserError(f"{name} is a {type(value).__name__}; pass {pass_what}")
 
 
 def _check_chunk(object_id: bytes, index: int, name: str) -> None:
