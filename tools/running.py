@@ -5,18 +5,22 @@ their own deadlines; the same signal a second time ends the process at once.
 """
 
 import asyncio
-from collections.abc import Coroutine, Iterable
-from typing import Any
+from collections.abc import Awaitable, Coroutine, Iterable
+from typing import Any, TypeVar
 
 from esker.runtime import process
 from esker.tools.exit_codes import ExitCode
 
+T = TypeVar("T")
 
-async def all_or_none(work: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Runs everything at once; the first error cancels the rest and is raised as it is, not in a group."""
+
+async def all_or_none(work: Iterable[Awaitable[T]]) -> list[T]:
+    """Runs everything at once; the results in order. The first error cancels the rest, waits for its end, and is raised
+    as it is, not in a group: nothing of it goes on.
+    """
     tasks = [asyncio.ensure_future(each) for each in work]
     try:
-        await asyncio.gather(*tasks)
+        return await asyncio.gather(*tasks)
     finally:
         for task in tasks:
             task.cancel()

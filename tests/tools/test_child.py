@@ -10,6 +10,7 @@ import pytest
 
 from esker.tools.child import Child
 from esker.tools.child_errors import ChildEnded
+from esker.tools.running import all_or_none
 from esker.wire.errors import ConnectionFailed, DeadlineExceeded, EskerError, UserError
 
 TIMEOUT_S = 20.0
@@ -46,6 +47,15 @@ async def test_errors_keep_their_kind_and_the_child_goes_on(child: Child, do: st
         await child.ask(Say("why", do), Say, TIMEOUT_S)
     assert type(caught.value) is kind
     assert (await child.ask(Say("on"), Say, TIMEOUT_S)).text == "on"
+
+
+async def test_when_one_of_several_fails_the_others_can_be_stopped(child: Child) -> None:
+    async with await Child.start("other", [SCRIPT]) as other:
+        with pytest.raises(UserError, match="why"):
+            await all_or_none(
+                (child.ask(Say("why", "misuse"), Say, TIMEOUT_S), other.ask(Say("", "hang"), Say, TIMEOUT_S))
+            )
+    assert other.returncode == 0
 
 
 async def test_end_of_stdin_ends_a_child_also_from_the_midst_of_an_answer(child: Child) -> None:

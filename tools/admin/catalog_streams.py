@@ -10,6 +10,7 @@ from heapq import heappop, heappush
 from typing import NamedTuple
 
 from esker.tools.admin.link import ClusterLink, head_of
+from esker.tools.running import all_or_none
 from esker.wire.admin_messages import SCAN_ROW, Scan, ScanReply, split_record_key
 from esker.wire.errors import EskerError
 from esker.wire.messages import CatalogEntry, CatalogList, CatalogListReply, Method
@@ -74,7 +75,7 @@ class DriveSide:
         streams = [self._chain_blocks(chain) for chain in self._chains]
         heap: list[tuple[bytes, int, Block]] = []
         try:
-            firsts = await asyncio.gather(*(anext(stream, None) for stream in streams))
+            firsts = await all_or_none(anext(stream, None) for stream in streams)
             for number, block in enumerate(firsts):
                 if block is not None:
                     heappush(heap, (block.object_id, number, block))

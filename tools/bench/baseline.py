@@ -1,6 +1,5 @@
 """The baselines of `esker bench`, behind one interface: prepare once, measure turn by turn, leave nothing behind."""
 
-import asyncio
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from enum import StrEnum
@@ -13,6 +12,7 @@ from esker.tools.bench.fio import LAYOUT_BYTES_PER_S_MIN, FioBaseline
 from esker.tools.bench.result import Figures, Measured, add_jobs
 from esker.tools.bench.workload import Workload
 from esker.tools.child import Child
+from esker.tools.running import all_or_none
 from esker.wire.errors import EskerError, UserError
 
 
@@ -72,24 +72,20 @@ class Ring:
             child = await Child.start(f"raw job {job}", ["-m", ring_job.MODULE])
             children.append(await stack.enter_async_context(child))
         patience_s = 30 + jobs * workload.blocks * workload.block_bytes / LAYOUT_BYTES_PER_S_MIN
-        prepared = await asyncio.gather(
-            *(
-                child.ask(
-                    ring_job.Prepare(list(directories), msgspec.structs.replace(workload, seed=workload.seed + job)),
-                    ring_job.Prepared,
-                    patience_s,
-                )
-                for job, child in enumerate(children)
+        prepared = await all_or_none(
+            child.ask(
+                ring_job.Prepare(list(directories), msgspec.structs.replace(workload, seed=workload.seed + job)),
+                ring_job.Prepared,
+                patience_s,
             )
+            for job, child in enumerate(children)
         )
         return cls(children, prepared[0].engine, workload.runtime_s)
 
     async def turn(self, turn: int, sync_every: int) -> dict[str, Figures]:
-        measured = await asyncio.gather(
-            *(
-                child.ask(ring_job.Run(turn, sync_every), Measured, self._runtime_s + 2 * ring_job.DRAIN_TIMEOUT_S)
-                for child in self._children
-            )
+        measured = await all_or_none(
+            child.ask(ring_job.Run(turn, sync_every), Measured, self._runtime_s + 2 * ring_job.DRAIN_TIMEOUT_S)
+            for child in self._children
         )
         for job in measured:
             if job.failures:

@@ -13,6 +13,7 @@ import msgspec
 
 from esker.tools.bench.result import Measured, flow_of
 from esker.tools.child import Child, run_child
+from esker.tools.running import all_or_none
 from esker.wire.errors import ConnectionFailed
 
 CONNECT_TIMEOUT_S = 5.0
@@ -50,11 +51,9 @@ class SocketBaseline:
         """One turn: what every receiver measured."""
         request = Send(self._block_bytes, self._runtime_s)
         ports = [await sender.ask(request, Listening, CONNECT_TIMEOUT_S) for sender in self._senders]
-        return await asyncio.gather(
-            *(
-                receiver.ask(Receive(listening.port, self._block_bytes), Measured, self._runtime_s + 30)
-                for receiver, listening in zip(self._receivers, ports, strict=True)
-            )
+        return await all_or_none(
+            receiver.ask(Receive(listening.port, self._block_bytes), Measured, self._runtime_s + 30)
+            for receiver, listening in zip(self._receivers, ports, strict=True)
         )
 
 

@@ -4,7 +4,6 @@ Owns: the order of things and their deadlines. While one side is measured the ot
 the drives for the whole run. What is written in a turn is removed after it, outside the clock.
 """
 
-import asyncio
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
@@ -16,6 +15,7 @@ from esker.tools.bench.result import Measured, add_counts
 from esker.tools.child import Child
 from esker.tools.inspect_cluster import ClusterView, view_cluster
 from esker.tools.progress import progress
+from esker.tools.running import all_or_none
 from esker.wire.limits import MIB
 
 SETUP_BYTES_PER_S_MIN = 20 * MIB
@@ -45,23 +45,21 @@ class EskerLoad:
             child = await Child.start(f"client job {job}", ["-m", module])
             children.append(await stack.enter_async_context(child))
         load = cls(children, options, cluster)
-        opened = await asyncio.gather(
-            *(
-                child.ask(
-                    client_job.Open(
-                        cluster,
-                        options.namespace,
-                        options.transport,
-                        options.workload,
-                        options.verify,
-                        options.chunk_bytes,
-                        options.namespace_mode,
-                    ),
-                    client_job.Opened,
-                    load._patience_s,
-                )
-                for child in children
+        opened = await all_or_none(
+            child.ask(
+                client_job.Open(
+                    cluster,
+                    options.namespace,
+                    options.transport,
+                    options.workload,
+                    options.verify,
+                    options.chunk_bytes,
+                    options.namespace_mode,
+                ),
+                client_job.Opened,
+                load._patience_s,
             )
+            for child in children
         )
         load.transport = opened[0].transport
         return load
@@ -69,9 +67,7 @@ class EskerLoad:
     async def turn(self, turn: int) -> list[Measured]:
         """One turn of all jobs at once."""
         patience_s = self._options.runtime_s + SETUP_TIMEOUT_S
-        measured = await asyncio.gather(
-            *(child.ask(client_job.Run(turn), Measured, patience_s) for child in self._children)
-        )
+        measured = await all_or_none(child.ask(client_job.Run(turn), Measured, patience_s) for child in self._children)
         self.per_drive_bytes = add_counts([self.per_drive_bytes, *(job.per_drive_bytes for job in measured)])
         self.failures = add_counts([self.failures, *(job.failures for job in measured)])
         self.wrong_blocks += sum(job.wrong_blocks for job in measured)
@@ -79,8 +75,8 @@ class EskerLoad:
 
     async def clear(self, turn: int) -> None:
         """Removes what a turn wrote (after comparing it, with `verify`); turn -1: the data set."""
-        cleared = await asyncio.gather(
-            *(child.ask(client_job.Clear(turn), client_job.Cleared, self._patience_s) for child in self._children)
+        cleared = await all_or_none(
+            child.ask(client_job.Clear(turn), client_job.Cleared, self._patience_s) for child in self._children
         )
         self.wrong_blocks += sum(job.wrong_blocks for job in cleared)
 
