@@ -66,6 +66,8 @@ class RemoteRows:
                 continue
             try:
                 return await _snapshot_over(connection)
+            except (ConnectionFailed, DeadlineExceeded) as error:
+                failure = error
             finally:
                 await connection.aclose()
         raise failure

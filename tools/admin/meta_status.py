@@ -5,6 +5,7 @@ from typing import Any
 from esker.tools.admin.link import QUESTION_TIMEOUT_S, ClusterLink
 from esker.tools.admin.output import print_json, print_line, print_table, shown_size
 from esker.tools.exit_codes import ExitCode
+from esker.tools.running import all_or_none
 from esker.wire.errors import EskerError
 from esker.wire.messages import ClusterStatus, ClusterStatusReply, Empty, Method, StatsReply, WorkerStatus
 from esker.wire.meta_client import parse_addresses
@@ -23,7 +24,8 @@ async def run_meta_status(cluster: str, *, as_json: bool) -> ExitCode:
         status = await link.meta(Method.CLUSTER_STATUS, ClusterStatus(), ClusterStatusReply)
         namespaces = await link.namespaces()
     addresses = status.routing.meta_servers or tuple(part.strip() for part in cluster.split(","))
-    servers = {address: await _server_counters(address) for address in addresses}
+    answers = await all_or_none(_server_counters(address) for address in addresses)
+    servers = dict(zip(addresses, answers, strict=True))
     silent = [address for address, counters in servers.items() if counters is None]
     lags = [worker.catalog for worker in status.workers]
     shown: dict[str, Any] = {
