@@ -25,6 +25,9 @@ class Heartbeats:
 
     def __init__(self) -> None:
         self._seen: dict[str, Seen] = {}
+        self._map: Routing | None = None
+        self._workers: dict[str, Worker] = {}
+        """Of that map, by drive id."""
 
     def note(self, heartbeat: Heartbeat, routing: Routing, now_s: float) -> None:
         """Keep `heartbeat`, unless a later one was noted: one that was held up on its way tells nothing any more.
@@ -32,7 +35,9 @@ class Heartbeats:
         Raises `RequestFailed`: NOT_FOUND where the drive never joined, FORBIDDEN where another incarnation serves it
         now.
         """
-        worker = next((worker for worker in routing.workers if worker.drive_id == heartbeat.drive_id), None)
+        if routing is not self._map:
+            self._map, self._workers = routing, {worker.drive_id: worker for worker in routing.workers}
+        worker = self._workers.get(heartbeat.drive_id)
         if worker is None:
             raise RequestFailed(Status.NOT_FOUND, f"drive {heartbeat.drive_id} has not joined this cluster; join first")
         if worker.incarnation != heartbeat.incarnation:
