@@ -148,6 +148,11 @@ class CreateBatch(HeadBatch[WriteRequest]):
                 self._repeated.add(extent)
             self.settle_or_repeat(extent, status, failure_row(status))
 
+    def give_up(self, request: WriteRequest) -> None:
+        """See `HeadBatch`."""
+        self._repeated.update(request.extents)
+        super().give_up(request)
+
     def failed_row(self, status: Status) -> Row:
         """See `HeadBatch`."""
         return failure_row(status)

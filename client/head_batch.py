@@ -93,9 +93,12 @@ class HeadBatch(Batch[Q]):
         return now + self.pause_s < give_up_at
 
     def _look(self, look_s: float) -> None:
-        """Gives up on silent requests whose chunks have another head by now."""
+        """Gives up on silent requests whose chunks have another head by now, and on those that cannot be answered."""
         routes = self._routes.now()
         for request in list(self.requests):
+            if request.cut_off:
+                self.give_up(request)
+                continue
             if not request.stands_still():
                 continue
             request.state.mark_suspect(may_wait_for_others=True)
@@ -103,10 +106,11 @@ class HeadBatch(Batch[Q]):
             serving = [routes.serving[self._chains[extent]] for extent in request.extents]
             moved = all(not states or states[0] is not request.state for states in serving)
             if moved or (request.state.silent and not self._routes.waits):
-                self._give_up(request)
+                self.give_up(request)
         self.later(look_s, self._look, look_s)
 
-    def _give_up(self, request: Q) -> None:
+    def give_up(self, request: Q) -> None:
+        """The request may still be carried out; its open chunks are tried again, or end as unknown."""
         self.requests.discard(request)
         for extent in request.give_up():
             self.settle_or_repeat(extent, Status.UNAVAILABLE, self.timeout_row())

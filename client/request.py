@@ -56,6 +56,11 @@ class WorkerRequest(ABC):
         """Hands the request to the connection."""
         self._request_id = self._channel.bulk.start(method, body, self, payload=payload)
 
+    @property
+    def cut_off(self) -> bool:
+        """Whether its connection has ended. Where it has not ended itself, only the end of the process will end it."""
+        return self._channel.bulk.closed
+
     def heard(self) -> None:
         """A reply came."""
         self.moved = True

@@ -148,3 +148,19 @@ async def test_any_number_of_small_creates_may_wait_for_room(
     state.creating(-workers.CREATING_BYTES_MAX)
     assert status_of(await running) == [Status.OK] * waiting
     assert head.requests.count(Method.CREATE) == waiting
+
+
+async def test_a_head_that_ended_the_connection_and_lives_on_is_asked_again(make_rig: Any, until: Any) -> None:
+    rig = await make_rig("local", drives=1, replicas=1)
+    head = rig.cluster.workers[0]
+    head.faults.hold.add(Method.CREATE)
+    (slot,) = rig.pool.acquire(1)
+    running = asyncio.ensure_future(rig.creates([0], [slot.view], [slot]).run(60))
+    await until(lambda: Method.CREATE in head.requests)
+    await head.stop()
+    head.faults.hold.clear()
+    await head.start()
+    rig.cluster.new_map()
+    async with asyncio.timeout(20):
+        assert status_of(await running) == [Status.OK]
+    assert slot.quarantined, "the process is there, and might still read the slot"
