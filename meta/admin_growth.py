@@ -1,8 +1,10 @@
 """Drives that come and go, as operators ask for it: goals of chains, new chains, drives that are forgotten.
 
 Each request was made from one version of the cluster map and changes it in one transaction, only while it still has
-that version: what an operator was shown is what happens. Which drives go where is planned by the tools
-(`replanning.py`); here it is only checked that a request can be meant. What follows from goals is the manager's.
+that version: what an operator was shown is what happens. Where it has another one, and everything already is as the
+request wants it, the answer to an earlier attempt was lost, and the request is answered as done. Which drives go where
+is planned by the tools (`replanning.py`); here it is only checked that a request can be meant. What follows from goals
+is the manager's.
 """
 
 import asyncio
@@ -20,7 +22,7 @@ from esker.wire.admin_messages import Expand, ExpandReply, ForgetDrives, GrowthR
 from esker.wire.errors import RequestFailed
 from esker.wire.placement import WEIGHT_MAX, build_slot_table
 from esker.wire.status import Status
-from esker.wire.types import Chain, ChainTable, Namespace, Replica, Routing
+from esker.wire.types import Chain, ChainTable, Leaving, Namespace, Replica, Routing
 
 CHAINS_MAX = 10_000
 """That one request may name: what fits into a transaction."""
@@ -30,6 +32,9 @@ async def set_goals(store: Store, request: SetGoals, now_ms: int) -> GrowthReply
     """Raises `RequestFailed`: CONFLICT (the map is another by now), BAD_REQUEST (what is named does not exist)."""
 
     async def body(transaction: Transaction) -> int:
+        version = await read_version(transaction)
+        if version != request.routing_version and await _goals_are_set(transaction, request):
+            return version
         routing = await _routing(transaction, request.routing_version)
         drives = {worker.drive_id for worker in routing.workers}
         chains = {chain.chain_id: chain for chain in routing.chains}
@@ -60,10 +65,9 @@ async def set_goals(store: Store, request: SetGoals, now_ms: int) -> GrowthReply
 async def expand(store: Store, request: Expand) -> ExpandReply:
     """Adds chains to a table. Raises `RequestFailed` as `set_goals` does."""
 
-    async def read(transaction: Transaction) -> Routing:
-        return await _routing(transaction, request.routing_version)
-
-    routing = await store.run(read, what="reading the cluster map")
+    routing = await store.run(read_routing, what="reading the cluster map")
+    if routing.version != request.routing_version:
+        return _grown_already(request, routing)
     table = newest_table(routing, request.table_id)
     if table is None or not 1 <= len(request.chains) <= CHAINS_MAX:
         raise _bad(f"{len(request.chains)} new chains for table {request.table_id}")
@@ -81,12 +85,12 @@ async def expand(store: Store, request: Expand) -> ExpandReply:
     # Hundreds of chains take about a second: too long for the loop, and for a transaction.
     slots = await asyncio.to_thread(build_slot_table, grown.chain_ids, grown.weights)
 
-    async def body(transaction: Transaction) -> None:
+    async def body(transaction: Transaction) -> ExpandReply:
         now = await read_routing(transaction)
         leaving = {each.drive_id for each in now.leaving} & {each for chain in request.chains for each in chain.drives}
         # Meanwhile workers may have come back and replicas changed their states: what was planned is as good as before.
         if newest_table(now, table.table_id) != table or now.chains[-1].chain_id != first_id - 1 or leaving:
-            raise _changed()
+            return _grown_already(request, now)
         for chain in _new_chains(request, now, first_id):
             transaction.set(keys.chain(chain.chain_id), pack(chain))
         write_table(transaction, grown, slots)
@@ -99,15 +103,18 @@ async def expand(store: Store, request: Expand) -> ExpandReply:
                 laid_out = _laid_out(removal.namespace, grown.version)
                 transaction.set(key, pack(msgspec.structs.replace(removal, namespace=laid_out)))
         bump_version(transaction)
+        return ExpandReply(grown.version, grown.chain_ids[len(table.chain_ids) :])
 
-    await store.run(body, what="adding chains")
-    return ExpandReply(grown.version, grown.chain_ids[len(table.chain_ids) :])
+    return await store.run(body, what="adding chains")
 
 
 async def forget_drives(store: Store, request: ForgetDrives, now_ms: int) -> GrowthReply:
     """Raises `RequestFailed` as `set_goals` does; CONFLICT also while a drive is in a chain, or is to be in one."""
 
     async def body(transaction: Transaction) -> int:
+        version = await read_version(transaction)
+        if version != request.routing_version and await _are_forgotten(transaction, request):
+            return version
         routing = await _routing(transaction, request.routing_version)
         used = {replica.drive_id for chain in routing.chains for replica in chain.replicas}
         used |= {drive_id for goal in routing.goals for drive_id in goal.drives}
@@ -127,6 +134,36 @@ def forget_drive(transaction: Transaction, removed: RemovedDrive) -> None:
     for key in (keys.drive, keys.leaving, keys.report):
         transaction.clear(key(removed.drive_id))
     transaction.set(keys.removed_drive(removed.drive_id), pack(removed))
+
+
+async def _goals_are_set(transaction: Transaction, request: SetGoals) -> bool:
+    if not (request.goals or request.leaving or request.staying):
+        return False
+    goals = await transaction.get_many([keys.chain_goal(goal.chain_id) for goal in request.goals])
+    if goals != [pack(goal) if goal.drives else None for goal in request.goals]:
+        return False
+    leaving = {each.drive_id: each.replaced_by for each in await read_all(transaction, keys.all_leaving(), Leaving)}
+    wanted = {each.drive_id: each.replaced_by for each in request.leaving}
+    return wanted.items() <= leaving.items() and not leaving.keys() & set(request.staying)
+
+
+def _grown_already(request: Expand, routing: Routing) -> ExpandReply:
+    """The reply, if the last chains of the table are those that were asked for. Raises `RequestFailed` (CONFLICT)."""
+    table = newest_table(routing, request.table_id)
+    if table is None or table.version == 1 or not request.chains:
+        raise _changed()
+    drives = {chain.chain_id: tuple(each.drive_id for each in chain.replicas) for chain in routing.chains}
+    chain_ids, weights = table.chain_ids[-len(request.chains) :], table.weights[-len(request.chains) :]
+    there = [(drives[chain_id], weight) for chain_id, weight in zip(chain_ids, weights, strict=True)]
+    if there != [(chain.drives, chain.weight) for chain in request.chains]:
+        raise _changed()
+    return ExpandReply(table.version, chain_ids)
+
+
+async def _are_forgotten(transaction: Transaction, request: ForgetDrives) -> bool:
+    workers = await transaction.get_many([keys.drive(drive_id) for drive_id in request.drives])
+    removed = await transaction.get_many([keys.removed_drive(drive_id) for drive_id in request.drives])
+    return all(removed) and not any(workers)
 
 
 def _laid_out(namespace: Namespace, version: int) -> Namespace:

@@ -192,7 +192,7 @@ async def test_an_expansion_goes_by_what_has_changed_while_it_was_computed(
 
     async def grown(*work: object) -> object:
         monkeypatch.setattr(asyncio, "to_thread", compute)
-        await expand(ready_store, Expand(after.version, TABLE_ID, ask.chains))
+        await expand(ready_store, Expand(after.version, TABLE_ID, (NewChain(("d0", "d4"), 1, 700),)))
         return await compute(*work)  # type: ignore[arg-type]
 
     monkeypatch.setattr(asyncio, "to_thread", grown)

@@ -6,15 +6,19 @@ from random import Random
 import pytest
 
 from esker.meta import keys
-from esker.meta.chain_setup import ChainSetup
+from esker.meta.admin_growth import expand, forget_drives, set_goals
+from esker.meta.admin_namespaces import begin_removal
+from esker.meta.chain_setup import TABLE_ID, ChainSetup
 from esker.meta.cluster import found_cluster, join
 from esker.meta.manager import Manager
 from esker.meta.namespaces import open_namespace
 from esker.meta.registry import Registry
+from esker.meta.routing import read_routing
 from esker.meta.store.base import KEY_END, Store
 from esker.meta.store.memory import Fault, MemoryStore
+from esker.wire.admin_messages import Expand, ForgetDrives, NamespaceRemove, NewChain, SetGoals
 from esker.wire.messages import NamespaceOpen
-from esker.wire.types import Geometry
+from esker.wire.types import ChainGoal, Geometry, Leaving, Routing
 
 from .conftest import cluster_record, dead, worker
 
@@ -31,6 +35,35 @@ async def take_lease(store: Store) -> None:
     await manager.step()
 
 
+async def map_of(store: Store) -> Routing:
+    """The cluster map. A reading commits nothing, so that no answer can be lost."""
+    return await store.run(read_routing, what="read")
+
+
+async def grow(store: Store) -> None:
+    asked = Expand((await map_of(store)).version, TABLE_ID, (NewChain(("d2", "d0"), 1, 7),))
+    reply = await expand(store, asked)
+    assert await expand(store, asked) == reply
+
+
+async def drain(store: Store, drive_id: str) -> None:
+    asked = SetGoals((await map_of(store)).version, (ChainGoal(1, ("d2", "d0"), ("d2",)),), (Leaving(drive_id, 0),))
+    await set_goals(store, asked, now_ms=5)
+    await set_goals(store, asked, now_ms=6)
+
+
+async def stay(store: Store, drive_id: str) -> None:
+    asked = SetGoals((await map_of(store)).version, (ChainGoal(1, ()),), (), (drive_id,))
+    await set_goals(store, asked, now_ms=5)
+    await set_goals(store, asked, now_ms=6)
+
+
+async def forget(store: Store, drive_id: str) -> None:
+    asked = ForgetDrives((await map_of(store)).version, (drive_id,))
+    await forget_drives(store, asked, now_ms=5)
+    await forget_drives(store, asked, now_ms=6)
+
+
 OPERATIONS: dict[str, Operation] = {
     "founding": lambda store: found_cluster(store, cluster_record(2, 2), any_id=True),
     "registration": lambda store: Registry(store, "i", still).register("h:1"),
@@ -42,6 +75,14 @@ OPERATIONS: dict[str, Operation] = {
         store, NamespaceOpen("n", Geometry(block_bytes_max=4096)), Random(1).randbytes
     ),
     "join again": lambda store: join(store, worker(0, incarnation="second"), dead),
+    "join of a third": lambda store: join(store, worker(2), dead),
+    "expansion": grow,
+    "goals": lambda store: drain(store, "d1"),
+    "goals that are called off": lambda store: stay(store, "d1"),
+    "join of a fourth": lambda store: join(store, worker(3), dead),
+    "removal of a drive": lambda store: forget(store, "d3"),
+    "removal of a namespace": lambda store: begin_removal(store, NamespaceRemove("n"), now_ms=7),
+    "removal of a stray": lambda store: begin_removal(store, NamespaceRemove(strange=9), now_ms=8),
 }
 """In this order each finds what it needs."""
 
