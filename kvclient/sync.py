@@ -8,23 +8,24 @@ its own. Slots of before the fork stay the parent's.
 import asyncio
 import atexit
 import concurrent.futures
+import functools
 import os
 import threading
 import weakref
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import uvloop
 
 from esker.client.buffers import BufferPool
 from esker.client.channel import Transport
 from esker.kvclient.client import CLOSED, CONNECT_TIMEOUT_S, POOL_BYTES, KVCacheClient
-from esker.kvclient.results import ClientStatistics, GetResult, PutResult
+from esker.kvclient.results import ClientStatistics
 from esker.wire.errors import UserError
-from esker.wire.status import Status
 from esker.wire.types import Geometry, NamespaceMode
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 _open: "weakref.WeakSet[SyncKVCacheClient]" = weakref.WeakSet()
@@ -48,9 +49,11 @@ class _Engine:
 
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """The coroutine's result. Every coroutine given here ends by its own deadline."""
-        if threading.current_thread() is self.thread:
+        try:
+            self.check_not_inside()
+        except UserError:
             coroutine.close()
-            raise UserError("a blocking call from the client's own thread would never end")
+            raise
         # Under the lock, so that every call is on the loop before its end begins, which then ends the call too.
         with self._lock:
             if self._stopping:
@@ -65,10 +68,13 @@ class _Engine:
             future.cancel()
             raise
 
+    def check_not_inside(self) -> None:
+        """Raises `UserError` on the loop's own thread, which would wait for itself."""
+        if threading.current_thread() is self.thread:
+            raise UserError("a blocking call from the client's own thread would never end")
+
     def stop(self) -> None:
         """Ends the client, then the loop and its thread."""
-        if threading.current_thread() is self.thread:
-            raise UserError("a client cannot be closed from its own thread")
         with self._lock:
             self._stopping = True
         asyncio.run_coroutine_threadsafe(self._finish(), self.loop).result()
@@ -84,6 +90,20 @@ class _Engine:
             for task in others:
                 task.cancel()
             await asyncio.gather(*others, return_exceptions=True)
+
+
+def _blocking(
+    method: Callable[Concatenate[KVCacheClient, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate["SyncKVCacheClient", P], T]:
+    """A call of `KVCacheClient` that ends with its result, with the same arguments and documentation."""
+
+    @functools.wraps(method)
+    def call(self: "SyncKVCacheClient", /, *args: P.args, **kwargs: P.kwargs) -> T:
+        engine, client = self._client()
+        return engine.call(method(client, *args, **kwargs))
+
+    call.__qualname__ = f"SyncKVCacheClient.{method.__name__}"
+    return call
 
 
 class SyncKVCacheClient:
@@ -158,50 +178,11 @@ class SyncKVCacheClient:
         """See `KVCacheClient.salt`."""
         return self._client()[1].salt
 
-    def put(
-        self,
-        keys: Sequence[bytes],
-        values: Sequence[Any],
-        start: int = 0,
-        anchor: bytes | None = None,
-        timeout_s: float | None = None,
-    ) -> list[PutResult]:
-        """See `KVCacheClient.put`."""
-        engine, client = self._client()
-        return engine.call(client.put(keys, values, start, anchor, timeout_s))
-
-    def get(
-        self,
-        keys: Sequence[bytes],
-        buffers: Sequence[Any],
-        start: int = 0,
-        anchor: bytes | None = None,
-        timeout_s: float | None = None,
-    ) -> list[GetResult]:
-        """See `KVCacheClient.get`."""
-        engine, client = self._client()
-        return engine.call(client.get(keys, buffers, start, anchor, timeout_s))
-
-    def exists(
-        self, keys: Sequence[bytes], start: int = 0, anchor: bytes | None = None, timeout_s: float | None = None
-    ) -> list[bool]:
-        """See `KVCacheClient.exists`."""
-        engine, client = self._client()
-        return engine.call(client.exists(keys, start, anchor, timeout_s))
-
-    def match_prefix(
-        self, keys: Sequence[bytes], start: int = 0, anchor: bytes | None = None, timeout_s: float | None = None
-    ) -> int:
-        """See `KVCacheClient.match_prefix`."""
-        engine, client = self._client()
-        return engine.call(client.match_prefix(keys, start, anchor, timeout_s))
-
-    def remove(
-        self, keys: Sequence[bytes], start: int = 0, anchor: bytes | None = None, timeout_s: float | None = None
-    ) -> list[Status]:
-        """See `KVCacheClient.remove`."""
-        engine, client = self._client()
-        return engine.call(client.remove(keys, start, anchor, timeout_s))
+    put = _blocking(KVCacheClient.put)
+    get = _blocking(KVCacheClient.get)
+    exists = _blocking(KVCacheClient.exists)
+    match_prefix = _blocking(KVCacheClient.match_prefix)
+    remove = _blocking(KVCacheClient.remove)
 
     def statistics(self) -> ClientStatistics:
         """See `KVCacheClient.statistics`."""
@@ -215,6 +196,8 @@ class SyncKVCacheClient:
     def close(self) -> None:
         """Ends connections, thread and pool. Safe to call again, at interpreter exit and in a forked child."""
         with self._lock:
+            if self._engine is not None:
+                self._engine.check_not_inside()
             self._closed = True
             engine, self._engine = self._engine, None
         if engine is not None:

@@ -152,8 +152,13 @@ def test_a_call_from_the_clients_own_thread_is_refused(client: SyncKVCacheClient
     async def misuse() -> None:
         client.match_prefix([b"a"])
 
-    with pytest.raises(UserError, match="own thread"):
-        engine.call(misuse())
+    async def close() -> None:
+        client.close()
+
+    for refused in (misuse(), close()):
+        with pytest.raises(UserError, match="own thread"):
+            engine.call(refused)
+    assert client.match_prefix([b"a"]) == 0
 
 
 def test_a_failed_connect_leaves_no_thread() -> None:
