@@ -230,13 +230,23 @@ def _range(read: ChunkRead, name: str) -> Range:
 
 def _memory(value: Any, name: str) -> tuple[memoryview, Slot | None]:
     if isinstance(value, Slot):
-        return value.view, value
+        return _unreleased(value.view, name), value
     if isinstance(value, SlotPart):
-        return value.view, value.slot
+        return _unreleased(value.view, name), value.slot
     try:
         return memoryview(value).cast("B"), None
+    except ValueError:
+        raise UserError(f"{name}: this memory was released") from None
     except TypeError as error:
         raise UserError(f"{name}: a {type(value).__name__} is no contiguous memory: {error}") from None
+
+
+def _unreleased(view: memoryview, name: str) -> memoryview:
+    try:
+        len(view)
+    except ValueError:
+        raise UserError(f"{name}: this slot was released; lease another one") from None
+    return view
 
 
 def _check_count(asked: Any) -> None:

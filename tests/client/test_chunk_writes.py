@@ -1,7 +1,7 @@
 """Changes of mutable chunks through a client: once each, unknown only where it must be, over both transports."""
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -179,6 +179,10 @@ async def test_busy_heads_are_asked_again(cluster: FakeCluster, connect: Connect
 
 async def test_what_callers_get_wrong_is_said_before_anything_is_sent(cluster: FakeCluster, connect: Connect) -> None:
     client = await connect()
+    pool = BufferPool(4096, 1)
+    (released,) = pool.acquire(1)
+    released.release()
+    pool.close()
     wrong: list[tuple[Any, str]] = [
         (ChunkWrite(b"short", 0, 0, b"x"), "an object id is 16 bytes"),
         (ChunkWrite(OBJECT, -1, 0, b"x"), "index is -1"),
@@ -189,6 +193,11 @@ async def test_what_callers_get_wrong_is_said_before_anything_is_sent(cluster: F
         (ChunkWrite(OBJECT, 0, 0, "text"), "a str is no contiguous memory"),
         (ChunkTruncate(OBJECT, 0, 1 << 21, 1), "of a chunk of at most"),
         (ChunkTruncate(OBJECT, 0, 1, 1 << 64), "truncate_version is"),
+        (ChunkWrite(OBJECT, 0, 0, b"x", chunk_bytes=cast(Any, "1m")), "chunk_bytes is '1m'; pass an int"),
+        (ChunkWrite(OBJECT, 0, 0, b"x", chunk_bytes=cast(Any, 8192.0)), "chunk_bytes is 8192.0; pass an int"),
+        (ChunkWrite(OBJECT, 0, 0, released), "this slot was released"),
+        (ChunkRead(OBJECT, 0, 0, 1), "change 1 is a ChunkRead; pass a ChunkWrite, ChunkTruncate or ChunkRemove"),
+        ((OBJECT, 0, b"x"), "change 1 is a tuple; pass"),
     ]
     for change, text in wrong:
         with pytest.raises(UserError, match=text.replace("*", r"\*")):
@@ -197,9 +206,16 @@ async def test_what_callers_get_wrong_is_said_before_anything_is_sent(cluster: F
         (ChunkRead(OBJECT, 0, 0, 10, bytearray(9)), "10 bytes do not fit memory of 9"),
         (ChunkRead(OBJECT, 0, 0, 10, bytes(10)), "read-only"),
         (ChunkRead(OBJECT, 0, 1 << 26, 1), "of a chunk of at most"),
+        (cast(Any, write(0, 0, b"x")), "read 0 is a ChunkWrite; pass a ChunkRead"),
+        (ChunkRead(OBJECT, 0, 0, 10, released), "this slot was released"),
     ]:
         with pytest.raises(UserError, match=text):
             await client.read([asked])
+    for chunk, text in [(OBJECT, "chunk 0 is a bytes; pass a tuple"), ((OBJECT,), "chunk 0 has 1 parts; pass a tuple")]:
+        with pytest.raises(UserError, match=text):
+            await client.stat(cast(Any, [chunk]))
+    with pytest.raises(UserError, match="chunks are a ChunkWrite; pass a list"):
+        await client.write(cast(Any, write(0, 0, b"x")))
     with pytest.raises(UserError, match="timeout_s is 0"):
         await client.stat([(OBJECT, 0)], timeout_s=0)
     assert not any(worker.requests for worker in cluster.workers)
