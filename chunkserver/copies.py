@@ -53,16 +53,15 @@ class Copies:
         region = self._pool.allocate(length)
         if region is None:
             return craq.Forwarded(effect.op, Status.BUSY)
-        with self._store.reader() as reader:
-            try:
+        try:
+            with self._store.reader() as reader:
                 record = reader.get(operation.record_key)
-            except CorruptRecord:
-                record = None
-            if record is None or record[4] != effect.content.checksums:
-                region.drop()
-                return craq.Unreadable(effect.op)
-            token = (operation, effect, region)
-            self._store.read_into(record, region.view[: aligned(length)], self._stored_read, token)
+        except (CorruptRecord, DriveFailed):
+            record = None
+        if record is None or record[4] != effect.content.checksums:
+            region.drop()
+            return craq.Unreadable(effect.op)
+        self._store.read_into(record, region.view[: aligned(length)], self._stored_read, (operation, effect, region))
         return None
 
     def _stored_read(self, token: tuple[Operation, craq.Forward, Region], result: int) -> None:

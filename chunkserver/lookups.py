@@ -6,6 +6,7 @@ Long requests are answered in slices with a turn of the loop between them, so th
 import asyncio
 from collections.abc import Callable, Set
 
+from esker.chunkserver.engine.errors import DriveFailed
 from esker.chunkserver.engine.store import DriveStore
 from esker.runtime.counters import Counters
 from esker.wire.codec import decode_body
@@ -48,8 +49,12 @@ class LookupService:
     def _slice(self, request: Request, message: Lookup, at: int, parts: list[bytes]) -> None:
         end = at + SLICE_KEYS * LOOKUP_KEY.size
         keys = message.keys if at == 0 and end >= len(message.keys) else message.keys[at:end]
-        with self._store.reader() as reader:
-            present = reader.present(message.space, keys)
+        try:
+            with self._store.reader() as reader:
+                present = reader.present(message.space, keys)
+        except DriveFailed as failure:
+            request.fail(failure.status, failure.message)
+            return
         parts.append(self._told(present, keys) if self._unsure else present)
         if end < len(message.keys):
             self._loop.call_soon(self._slice, request, message, end, parts)

@@ -94,11 +94,13 @@ class Persist:
                 if expected is None
                 else expected.truncate_version
             )
-            self._store_image(
-                operation,
-                effect,
-                ImageRecord(effect.version, change.length, sums, truncate_version, pages=slot.pages, slot=slot.number),
+            image = ImageRecord(
+                effect.version, change.length, sums, truncate_version, pages=slot.pages, slot=slot.number
             )
+            try:
+                self._store_image(operation, effect, image)
+            except DriveFailed:
+                self._failed(operation, effect.op, Status.IO_ERROR)
 
         Copy(self._images, self._pieces, change, slot, self._submit, copied).start()
         return None

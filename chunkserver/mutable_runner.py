@@ -10,11 +10,13 @@ left so is taken up again until it is committed, a few chunks at a time.
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Protocol
 
 from esker.chunkserver.copy_on_write import Pieces
 from esker.chunkserver.engine.errors import CorruptRecord, DriveFailed, NoSpace
 from esker.chunkserver.engine.image_record import ChannelRecord
+from esker.chunkserver.engine.images import Chunk
 from esker.chunkserver.engine.store import DriveStore
 from esker.chunkserver.forward import Link
 from esker.chunkserver.mutable_operations import MutableOperation, entry_of, image_of, pending_of, stored_image
@@ -173,13 +175,10 @@ class MutableRunner:
 
     def _lookup(self, replica: ChainReplica, effect: craq.LookupMutable) -> AnyEvent:
         operation = self._operations[effect.op]
-        entry: ChannelRecord | CorruptRecord | None = None
-        event = operation.event
-        if isinstance(event, craq.Update) and event.origin is not None:
-            origin = event.origin
-            chunk, entry = self._images.chunk_and_channel(operation.record_key, origin.client, origin.channel)
-        else:
-            chunk = self._images.chunk(operation.record_key)
+        try:
+            chunk, entry = self._stored(operation)
+        except DriveFailed:  # the replica knows, and refuses the operation
+            chunk, entry = Chunk(None, None, damaged=True), None
         damaged = chunk.damaged
         if isinstance(entry, CorruptRecord):
             log.error("a channel's last write cannot be made out", drive=self._store.drive_id, reason=str(entry))
@@ -195,6 +194,13 @@ class MutableRunner:
             damaged,
         )
 
+    def _stored(self, operation: MutableOperation) -> tuple[Chunk, ChannelRecord | CorruptRecord | None]:
+        event = operation.event
+        if isinstance(event, craq.Update) and event.origin is not None:
+            origin = event.origin
+            return self._images.chunk_and_channel(operation.record_key, origin.client, origin.channel)
+        return self._images.chunk(operation.record_key), None
+
     def _reserve(self, replica: ChainReplica, effect: craq.ReserveImage) -> AnyEvent:
         operation = self._operations[effect.op]
         size = slot_size(effect.length_bytes, operation.slot_bytes)
@@ -207,7 +213,10 @@ class MutableRunner:
         return Reserved(effect.op, True)
 
     def _persist_pending(self, replica: ChainReplica, effect: craq.PersistPending) -> AnyEvent | None:
-        return self._persist.persist(self._operations[effect.op], effect)
+        try:
+            return self._persist.persist(self._operations[effect.op], effect)
+        except DriveFailed:
+            return craq.Persisted(effect.op, Status.IO_ERROR)
 
     def _commit(self, replica: ChainReplica, effect: craq.CommitPending) -> None:
         self._settle((self._operations[effect.op], effect, 0))
@@ -239,7 +248,8 @@ class MutableRunner:
         operation = self._operations[effect.op]
         record = None
         if effect.named.full and not effect.named.image.absent:
-            record = stored_image(self._images.chunk(operation.record_key), effect.named.image.version)
+            with suppress(DriveFailed):  # as if it were not here
+                record = stored_image(self._images.chunk(operation.record_key), effect.named.image.version)
         return self._updates.forward(operation, effect, record)
 
     def _repair(self, replica: ChainReplica, effect: craq.RepairImage) -> None:

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Set
 from weakref import WeakKeyDictionary
 
-from esker.chunkserver.engine.errors import CorruptRecord
+from esker.chunkserver.engine.errors import CorruptRecord, DriveFailed
 from esker.chunkserver.engine.io import IoEngine
 from esker.chunkserver.engine.record import ReadRecord
 from esker.chunkserver.engine.store import DriveStore
@@ -97,8 +97,9 @@ class ReadService:
         message = decode_body(Read, request.body)
         self._check_space(message.space)
         count = check_rows(READ_EXTENT, message.extents)
-        if len(self._jobs) >= QUEUED_JOBS_MAX:
-            raise RequestFailed(Status.BUSY, f"{len(self._jobs)} reads are queued")
+        queued = len(self._jobs) + len(self._starved)
+        if queued >= QUEUED_JOBS_MAX:
+            raise RequestFailed(Status.BUSY, f"{queued} reads are queued")
         memory = self._memories.find(request.connection, message.memory_id) if message.memory_id else None
         self._counters.add("read_extents", count)
         deadline = self._loop.time() + message.budget_ms / 1000
@@ -122,17 +123,19 @@ class ReadService:
             return
         self._pumping = True
         jobs = self._jobs
-        if jobs and self._in_flight < IN_FLIGHT_MAX:
-            job = jobs.popleft()
-            if self._take_up(job):
-                if job.stalled:
-                    self._starve(job)
+        try:
+            if jobs and self._in_flight < IN_FLIGHT_MAX:
+                job = jobs.popleft()
+                if self._take_up(job):
+                    if job.stalled:
+                        self._starve(job)
+                    else:
+                        jobs.append(job)
                 else:
-                    jobs.append(job)
-            else:
-                job.queued = False
-            self._engine.submit()
-        self._pumping = False
+                    job.queued = False
+                self._engine.submit()
+        finally:
+            self._pumping = False
         self._flush_touched()
         if jobs and self._in_flight < IN_FLIGHT_MAX:
             self._pump_later()
@@ -167,7 +170,12 @@ class ReadService:
             return False
         job.stalled = False
         run = Run()
-        with self._store.reader() as reader:
+        try:
+            reader = self._store.reader()
+        except DriveFailed:
+            self._refuse_rest(job, Status.UNAVAILABLE)
+            return False
+        with reader:
             get = reader.get
             for _ in range(SLICE_EXTENTS):
                 item = next(job.extents, None)
@@ -184,6 +192,10 @@ class ReadService:
                     self._settle(job, number, Status.CHECKSUM)
                     self.suspect(pack_key(chain_id, space, object_id, index))
                     continue
+                except DriveFailed:
+                    job.put_back((*run.extents, item))
+                    self._refuse_rest(job, Status.UNAVAILABLE)
+                    return False
                 if record is None:
                     unsure = chain_id in self._unsure
                     self._settle(job, number, Status.UNAVAILABLE if unsure else Status.NOT_FOUND)

@@ -176,11 +176,13 @@ class ReplicaRunner:
     def _lookup(self, replica: ChainReplica, effect: craq.Lookup) -> craq.Event:
         op = self._operations[effect.op]
         damaged = False
-        with self._store.reader() as reader:
-            try:
+        try:
+            with self._store.reader() as reader:
                 record = reader.record(op.record_key)
-            except CorruptRecord:
-                record, damaged = None, True  # counted and logged by the store; a create puts a whole one in its place
+        except CorruptRecord:
+            record, damaged = None, True  # counted and logged by the store; a create puts a whole one in its place
+        except DriveFailed:
+            record, damaged = None, True  # the replica knows, and refuses the operation
         if record is None:
             return craq.Found(effect.op, None, damaged)
         content = craq.Content(

@@ -12,7 +12,7 @@ from typing import Protocol
 from xxhash import xxh3_64_intdigest
 
 from esker.chunkserver.catalog_reports import CatalogReports, creation, removal
-from esker.chunkserver.engine.errors import CorruptRecord
+from esker.chunkserver.engine.errors import CorruptRecord, DriveFailed
 from esker.chunkserver.engine.record import RECORD_KEY_BYTES, Record, chain_prefix, record_key
 from esker.chunkserver.engine.store import DriveStore
 from esker.wire.admin_messages import (
@@ -99,7 +99,11 @@ class ScanService:
         if request.connection.stream.closed:
             return
         limit = min(SLICE_RECORDS, message.limit - page.count)
-        found, next_after, _ = self._store.scan(message.chain_id or None, page.after, limit)
+        try:
+            found, next_after, _ = self._store.scan(message.chain_id or None, page.after, limit)
+        except DriveFailed as failure:
+            request.fail(failure.status, failure.message)
+            return
         page.looked_at += limit
         wanted = []
         for item in found:

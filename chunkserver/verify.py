@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from enum import Enum, auto
 from typing import Any, NamedTuple, Protocol
 
-from esker.chunkserver.engine.errors import CorruptRecord
+from esker.chunkserver.engine.errors import CorruptRecord, DriveFailed
 from esker.chunkserver.engine.images import Images
 from esker.chunkserver.engine.interface import Done
 from esker.chunkserver.engine.store import DriveStore
@@ -38,7 +38,7 @@ class Verdict(Enum):
     """The record or the data does not verify, or the data cannot be read."""
     ABSENT = auto()
     UNREAD = auto()
-    """The drive is being closed, or the chunk changes all the time."""
+    """The drive is being closed, or has failed, or the chunk changes all the time."""
 
 
 class Seen(NamedTuple):
@@ -67,7 +67,7 @@ class Source(Protocol):
     """The chunks of one kind, as they are found and read."""
 
     def find(self, record_key: bytes) -> Readable | None:
-        """What is stored now. Raises `CorruptRecord`."""
+        """What is stored now. Raises `CorruptRecord`, `DriveFailed`."""
 
     def read_part(self, record: Any, at: int, buffer: memoryview, done: Done, token: Any) -> None:
         """Queues the read of a part, in the same await-free stretch as `find`."""
@@ -128,6 +128,8 @@ class Verifier:
                 found = self._source.find(record_key)
             except CorruptRecord:
                 return Seen(Verdict.DAMAGED, read_bytes)
+            except DriveFailed:
+                return Seen(Verdict.UNREAD, read_bytes)
             if found is None:
                 return Seen(Verdict.ABSENT, read_bytes)
             if found != first:

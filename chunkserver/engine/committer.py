@@ -14,9 +14,10 @@ fails only its group.
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
+from typing import Any
 
 import lmdb
 
@@ -36,7 +37,7 @@ class Index:
     """The LMDB environment of a drive: chunk records, images of mutable chunks and the last writes of their channels,
     and the service's own area."""
 
-    __slots__ = ("channels", "chunks", "env", "images", "state")
+    __slots__ = ("channels", "chunks", "env", "images", "state", "unreadable")
 
     def __init__(self, env: lmdb.Environment, *, create: bool = True) -> None:
         """Without `create`, raises `lmdb.NotFoundError` where the index of a drive was exchanged for an empty one."""
@@ -45,6 +46,17 @@ class Index:
         self.state = env.open_db(b"state", create=create)
         self.images = env.open_db(b"images")
         self.channels = env.open_db(b"channels")
+        self.unreadable: Callable[[lmdb.Error], Exception] = lambda error: error
+        """What to raise where LMDB cannot be read. Set by whoever owns the drive."""
+
+    @contextmanager
+    def snapshot(self, database: Any) -> Iterator["lmdb.Transaction[bytes]"]:
+        """A short read transaction; never hold it across an await. Raises what `unreadable` gives."""
+        try:
+            with self.env.begin(db=database) as txn:
+                yield txn
+        except lmdb.Error as error:
+            raise self.unreadable(error) from error
 
 
 class Group:

@@ -2,22 +2,29 @@
 
 EskerError
 ├── NoSpace          the drive is full; nothing was changed
-├── DriveFailed      the drive takes no more writes; what it holds may still be readable
 ├── CorruptRecord    a record on the drive is not what was written; a miss for whoever asked
+├── RequestFailed
+│   └── DriveFailed      the drive takes no more writes, or its index cannot be read; who asked gets UNAVAILABLE
 └── UserError
     └── NotNow           a passing reason; the same start may succeed later
         └── DriveOwned   another worker has the drive open
 """
 
-from esker.wire.errors import EskerError, UserError
+from esker.wire.errors import EskerError, RequestFailed, UserError
+from esker.wire.status import Status
 
 
 class NoSpace(EskerError):
     """No slot can be had: the capacity or the file system is used up."""
 
 
-class DriveFailed(EskerError):
-    """The drive broke a promise of durability, or refuses to grow for another reason than space."""
+class DriveFailed(RequestFailed):
+    """The drive broke a promise of durability, refuses to grow for another reason than space, or does not give its
+    index any more.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(Status.UNAVAILABLE, f"the drive has failed: {reason}")
 
 
 class CorruptRecord(EskerError):

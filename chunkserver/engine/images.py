@@ -82,7 +82,7 @@ class Images:
 
     def chunk(self, record_key: bytes) -> Chunk:
         """What is durable of the chunk."""
-        with self._index.env.begin(db=self._index.images) as txn:
+        with self._index.snapshot(self._index.images) as txn:
             return self._chunk(record_key, txn.get(record_key + COMMITTED), txn.get(record_key + PENDING))
 
     def _chunk(self, record_key: bytes, committed: bytes | None, pending: bytes | None) -> Chunk:
@@ -105,7 +105,7 @@ class Images:
     ) -> tuple[Chunk, ChannelRecord | CorruptRecord | None]:
         """What is durable of the chunk, and the last write of a channel of its chain, at one moment."""
         key = channel_key(int.from_bytes(record_key[:4], "big"), client, channel)
-        with self._index.env.begin(db=self._index.images) as txn:
+        with self._index.snapshot(self._index.images) as txn:
             chunk = self._chunk(record_key, txn.get(record_key + COMMITTED), txn.get(record_key + PENDING))
             value = txn.get(key, db=self._index.channels)
         try:
@@ -116,7 +116,7 @@ class Images:
     def channel(self, chain_id: int, client: bytes, channel: int) -> ChannelRecord | None:
         """The last write of a channel. Raises `CorruptRecord`."""
         key = channel_key(chain_id, client, channel)
-        with self._index.env.begin(db=self._index.channels) as txn:
+        with self._index.snapshot(self._index.channels) as txn:
             value = txn.get(key)
         return None if value is None else decode_channel(key, value)
 
@@ -134,7 +134,7 @@ class Images:
         """
         prefix = chain_prefix(chain_id)
         items: list[tuple[bytes, Chunk]] = []
-        with self._index.env.begin(db=self._index.images) as txn:
+        with self._index.snapshot(self._index.images) as txn:
             cursor = txn.cursor()
             found = cursor.set_range(after + b"\xff" if after else prefix)
             while found and cursor.key().startswith(prefix):
@@ -157,7 +157,7 @@ class Images:
         that was all). Those that cannot be made out are among them.
         """
         keys: list[bytes] = []
-        with self._index.env.begin(db=self._index.images) as txn:
+        with self._index.snapshot(self._index.images) as txn:
             cursor = txn.cursor()
             found = cursor.set_range(after + b"\xff") if after else cursor.first()
             while found:
@@ -175,7 +175,7 @@ class Images:
         """Likewise of the channels of a chain, by channel key; None for one that cannot be made out."""
         prefix = chain_prefix(chain_id)
         items: list[tuple[bytes, ChannelRecord | None]] = []
-        with self._index.env.begin(db=self._index.channels) as txn:
+        with self._index.snapshot(self._index.channels) as txn:
             cursor = txn.cursor()
             found = cursor.set_range(after + b"\0" if after else prefix)
             while found and cursor.key().startswith(prefix):

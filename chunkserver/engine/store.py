@@ -19,6 +19,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import lmdb
+
 from esker.chunkserver.engine.commit_group import CommitDone, Put, Remove, StatePut
 from esker.chunkserver.engine.committer import Committer, Group
 from esker.chunkserver.engine.errors import CorruptRecord, DriveFailed
@@ -55,7 +57,9 @@ class DriveStore:
         self.drive_id = drive.superblock.drive_id
         self.direct = drive.files.direct
         self.failed: str | None = None
-        """Why the drive takes no more writes."""
+        """Why the drive takes no more writes. Where its index cannot be read any more, `DriveFailed` is raised by every
+        method that looks something up.
+        """
         self._drive = drive
         self._index = drive.index
         self._slots = drive.slots
@@ -65,6 +69,7 @@ class DriveStore:
         self._committer = Committer(drive.index, drive.files, loop, self._on_group, self._idle.notify)
         self.images = Images(drive.index, drive.slots, self._committer, engine, drive.pending, self._note_corrupt)
         """Mutable chunks."""
+        self._index.unreadable = self._unreadable
         self._on_failed: Callable[[str], None] | None = None
         self._corrupt_records = drive.corrupt_records
         self._commits = 0
@@ -161,7 +166,7 @@ class DriveStore:
         items: list[tuple[bytes, Record]] = []
         damaged: list[bytes] = []
         seen = 0
-        with self._index.env.begin(db=self._index.chunks) as txn:
+        with self._index.snapshot(self._index.chunks) as txn:
             cursor = txn.cursor()
             # The successor of a key is the key with a zero byte behind it.
             found = cursor.set_range(after + b"\0" if after else prefix)
@@ -187,7 +192,7 @@ class DriveStore:
 
     def state_get(self, name: str) -> bytes | None:
         """What `state_put` stored last under `name`."""
-        with self._index.env.begin(db=self._index.state) as txn:
+        with self._index.snapshot(self._index.state) as txn:
             return txn.get(name.encode())
 
     # Writing
@@ -300,6 +305,10 @@ class DriveStore:
             _log.error("drive takes no more writes", drive_id=self.drive_id, reason=reason)
             if self._on_failed is not None:
                 self._on_failed(reason)
+
+    def _unreadable(self, error: lmdb.Error) -> DriveFailed:
+        self._fail(f"its index cannot be read: {type(error).__name__}: {error}")
+        return DriveFailed(self.failed or str(error))
 
     def _note_corrupt(self, record_key: bytes, error: CorruptRecord) -> None:
         self._corrupt_records += 1
