@@ -31,14 +31,14 @@ from esker.kvclient.follow import LayoutFollower
 from esker.kvclient.keyspace import Keyspace
 from esker.kvclient.memory import destinations, sources
 from esker.kvclient.remove import remove_blocks
-from esker.kvclient.results import STATUS_OF, ClientStatistics, GetResult, PutResult
+from esker.kvclient.results import ClientStatistics, GetResult, PutResult
 from esker.kvclient.search import find_blocks, read_blocks
 from esker.kvclient.store import put_blocks
 from esker.runtime.counters import Counters
 from esker.wire.errors import RequestFailed, UserError
 from esker.wire.messages import Method, NamespaceOpen, NamespaceReply
 from esker.wire.meta_client import MetaClient, parse_addresses
-from esker.wire.status import Status
+from esker.wire.status import STATUS_OF, Status
 from esker.wire.types import Geometry, Namespace, NamespaceMode, Routing
 
 CONNECT_TIMEOUT_S = 5.0

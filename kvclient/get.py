@@ -17,11 +17,11 @@ from esker.client.removes import RemoveBatch
 from esker.kvclient.keyspace import Keyspace
 from esker.kvclient.layout import Place
 from esker.kvclient.memory import Memory
-from esker.kvclient.results import STATUS_OF, GetResult
+from esker.kvclient.results import GetResult
 from esker.kvclient.striping import Stripe, chunk_count, is_single, is_sound, judge
 from esker.runtime.logging import get_logger
 from esker.wire.placement import Indexes
-from esker.wire.status import Status
+from esker.wire.status import STATUS_OF, Status
 
 log = get_logger("kvclient.get")
 

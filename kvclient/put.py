@@ -19,10 +19,10 @@ from esker.kvclient.get import read_heads
 from esker.kvclient.keyspace import Keyspace
 from esker.kvclient.layout import Place
 from esker.kvclient.memory import Memory
-from esker.kvclient.results import STATUS_OF, PutResult
+from esker.kvclient.results import PutResult
 from esker.kvclient.striping import chunk_count, put_id
 from esker.wire.placement import Indexes
-from esker.wire.status import Status
+from esker.wire.status import STATUS_OF, Status
 
 REPLACE_ATTEMPTS_MAX = 3
 _GOOD = (Status.OK, Status.EXISTS)

@@ -14,9 +14,9 @@ from esker.client.removes import ANY_PUT_ID, ANY_VERSION, RemoveBatch
 from esker.kvclient.get import read_heads
 from esker.kvclient.keyspace import Keyspace
 from esker.kvclient.layout import Place
-from esker.kvclient.results import STATUS_OF
 from esker.kvclient.search import distinct_places
-from esker.wire.status import Status
+from esker.wire.limits import STRIPE_CHUNKS_MAX
+from esker.wire.status import STATUS_OF, Status
 
 _GONE = (Status.OK, Status.NOT_FOUND)
 
@@ -69,7 +69,8 @@ class _Removal:
         heads = await read_heads(self._keyspace, self._place, self._objects, self._firsts, self._time_left_s())
         for block, head in enumerate(heads):
             if head[1] == Status.TOO_LARGE:
-                self._conditions[block], self._counts[block] = (head[3], head[6]), head[5]
+                self._conditions[block] = (head[3], head[6])
+                self._counts[block] = min(head[5], STRIPE_CHUNKS_MAX)  # whatever a record says
             else:
                 self._status[block] = head[1]
 

@@ -1,15 +1,12 @@
 """What `KVCacheClient` answers: one small object per key, and the client's own figures."""
 
 from dataclasses import dataclass
-from typing import Final
 
 import msgspec
 
 from esker.client.buffers import PoolStatistics
 from esker.client.channel import Transport
 from esker.wire.status import Status
-
-STATUS_OF: Final[dict[int, Status]] = {int(status): status for status in Status}
 
 
 class GetResult(msgspec.Struct, frozen=True, gc=False):
@@ -27,7 +24,8 @@ class PutResult(msgspec.Struct, frozen=True, gc=False):
 
     status: Status
     """OK (stored on every replica); EXISTS (it was there, with these bytes); EXISTS_OTHER (it has other bytes, which
-    stay); NO_SPACE (dropped); UNAVAILABLE; TIMEOUT (unknown); CHECKSUM (the bytes changed while they were sent)."""
+    stay); NO_SPACE (dropped); UNAVAILABLE (no answer of its chain; it may be stored all the same); TIMEOUT
+    (unknown); CHECKSUM (the bytes changed while they were sent)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import mmap
 import os
 import platform
 import resource
+import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -171,13 +172,13 @@ def _tried(check: str, bad: Verdict, attempt: Callable[[], None], good: str, nee
 
 @contextmanager
 def _trial_file(directory: Path, flags: int = 0) -> Iterator[int]:
-    path = directory / f".esker-selfcheck-{os.getpid()}"
+    path = directory / f".esker-selfcheck-{secrets.token_hex(8)}"
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | flags, 0o600)
     try:
+        path.unlink()  # at once: a process that is killed leaves none either
         yield fd
     finally:
         os.close(fd)
-        path.unlink()
 
 
 def _io_uring_fix(number: int | None) -> str:

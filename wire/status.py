@@ -5,6 +5,7 @@ A status is a definite answer of the peer. What never got an answer is the clien
 """
 
 from enum import IntEnum
+from typing import Final
 
 
 class Status(IntEnum):
@@ -48,3 +49,12 @@ class Status(IntEnum):
     """A metadata transaction met contention until its deadline."""
     NAMESPACE_REMOVED = 23
     """The namespace of these blocks has been removed: open one again."""
+
+
+class _StatusOf(dict[int, Status]):
+    def __missing__(self, number: int) -> Status:
+        return Status.INTERNAL
+
+
+STATUS_OF: Final = _StatusOf({int(status): status for status in Status})
+"""By number, as it travels. One that this version does not know, of a newer peer, is INTERNAL to it."""

@@ -4,7 +4,7 @@ import asyncio
 import mmap
 import os
 from array import array
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -359,3 +359,13 @@ async def test_a_worker_down_costs_puts_but_no_hits(
     cluster.new_map()
     await until(lambda: len(client.statistics().transports) == 4)
     assert set(status_of(await client.put(keys, [b"v"] * 40))) == {Status.OK, Status.EXISTS}
+
+
+async def test_a_status_that_only_newer_workers_know_is_an_internal_error(connect: Any, cluster: Any) -> None:
+    client = await connect(GEOMETRY)
+    await client.put([b"a"], [b"value"])
+    for worker in cluster.workers:
+        worker.faults.status |= dict.fromkeys((Method.READ, Method.CREATE, Method.REMOVE), cast(Status, 999))
+    assert [result.status for result in await client.put([b"b"], [b"value"])] == [Status.INTERNAL]
+    assert [result.status for result in await client.get([b"a"], [bytearray(5)])] == [Status.INTERNAL]
+    assert await client.remove([b"a"]) == [Status.INTERNAL]
