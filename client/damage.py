@@ -5,11 +5,11 @@ loop finds goes out together; where very many chunks are damaged, only so many a
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from esker.client.channel import Channel
-from esker.wire.errors import EskerError
 from esker.wire.messages import Method
+from esker.wire.rpc_client import IgnoredReply
 from esker.wire.scrub_messages import DAMAGED_EXTENTS_MAX, Damaged
 
 CHUNKS_PER_S_MAX = 64
@@ -43,17 +43,4 @@ class DamageReports:
         channel = self._channel()
         if channel is not None:
             for space, extents in waiting.items():
-                channel.fast.start(Method.DAMAGED, Damaged(space, b"".join(extents)), _Nobody())
-
-
-class _Nobody:
-    """The handler of a request whose answer nobody needs."""
-
-    def on_reply(self, body: bytes | bytearray, payload_bytes: int) -> Sequence[memoryview] | None:
-        return None
-
-    def on_payload(self) -> None:
-        return None
-
-    def on_done(self, error: EskerError | None) -> None:
-        return None
+                channel.fast.start(Method.DAMAGED, Damaged(space, b"".join(extents)), IgnoredReply())

@@ -15,6 +15,7 @@ from esker.client.late import LateSlots
 from esker.client.workers import WorkerState
 from esker.wire.errors import ConnectionFailed, EskerError, RequestFailed
 from esker.wire.messages import Cancel, Message, Method
+from esker.wire.rpc_client import IgnoredReply
 from esker.wire.status import Status
 
 LOOKS = 4
@@ -81,7 +82,7 @@ class WorkerRequest(ABC):
         if not self.cancelled and not self.ended:
             self.cancelled = True
             self._still = 0
-            self._channel.bulk.start(Method.CANCEL, Cancel(self._request_id), _Ignored())
+            self._channel.bulk.start(Method.CANCEL, Cancel(self._request_id), IgnoredReply())
 
     def abandon(self, slots: Iterable[Slot]) -> None:
         """The operation gives up: `finish` will not be called. `slots` are those that the worker may still touch."""
@@ -126,16 +127,3 @@ def status_of(error: EskerError | None) -> Status:
     if isinstance(error, RequestFailed):
         return error.status
     return Status.UNAVAILABLE if isinstance(error, ConnectionFailed) else Status.INTERNAL
-
-
-class _Ignored:
-    """The handler of a request whose answer nobody needs."""
-
-    def on_reply(self, body: bytes | bytearray, payload_bytes: int) -> None:
-        return None
-
-    def on_payload(self) -> None:
-        return None
-
-    def on_done(self, error: EskerError | None) -> None:
-        return None

@@ -152,7 +152,7 @@ class Read(Message, frozen=True):
 
 
 class ReadReply(Message, frozen=True):
-    """One or more finished extents; MORE is set on the frame until the last. Checksums are u64 each, concatenated."""
+    """One or more finished extents; the frame of all but the last is PARTIAL. Checksums are u64 each, concatenated."""
 
     results: bytes
     checksums: bytes
@@ -232,6 +232,8 @@ class Join(Message, frozen=True):
     """A drive's worker is up at this address. Answered with the routing that includes it."""
 
     worker: Worker
+    lives: tuple[str, ...] = ()
+    """Incarnations in which the drive, as far as it knows, may have joined last; at most `JOIN_LIVES_MAX`."""
 
 
 class JoinReply(Message, frozen=True):

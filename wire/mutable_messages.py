@@ -58,7 +58,7 @@ class Write(Message, frozen=True):
 
 
 class WriteReply(Message, frozen=True):
-    """One or more finished extents; MORE is set on the frame until the last."""
+    """One or more finished extents; the frame of all but the last is PARTIAL."""
 
     results: bytes
 
@@ -88,7 +88,7 @@ class ReadRange(Message, frozen=True):
 
 
 class ReadRangeReply(Message, frozen=True):
-    """One or more finished extents; MORE is set on the frame until the last.
+    """One or more finished extents; the frame of all but the last is PARTIAL.
 
     `checksums`: of the data of each, u64 per started 64 KiB; concatenated.
     """

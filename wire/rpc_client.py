@@ -203,6 +203,21 @@ class Connection:
             handler.on_done(ConnectionFailed(f"{self.address}: {error or 'the connection was closed'}"))
 
 
+class IgnoredReply:
+    """The handler of a request whose answer nobody needs."""
+
+    __slots__ = ()
+
+    def on_reply(self, body: bytes | bytearray, payload_bytes: int) -> None:
+        """See `ReplyHandler`."""
+
+    def on_payload(self) -> None:
+        """See `ReplyHandler`."""
+
+    def on_done(self, error: EskerError | None) -> None:
+        """See `ReplyHandler`."""
+
+
 class _Unary:
     """The handler of a request with one small reply."""
 
