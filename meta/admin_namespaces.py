@@ -30,6 +30,8 @@ FIGURES_LIMIT_MAX = 1000
 Found = tuple[Namespace, StoredRemoval | None]
 """A namespace, and its removal if it is being removed."""
 REMOVE_LIMIT_MAX = 100
+IDS_PASSED_OVER_MAX = 1_000_000
+"""How many ids a removal may leave unused. No namespace ever had one further away, and none will soon."""
 
 
 async def namespace_figures(store: Store, request: NamespaceFiguresGet) -> NamespaceFiguresReply:
@@ -171,7 +173,7 @@ async def _remove_strange(store: Store, namespace_id: int, now_ms: int) -> Names
         table = newest_table(routing, TABLE_ID)
         if table is None:
             raise RequestFailed(Status.NOT_READY, f"the cluster has no chains yet: {missing_drives(routing)}")
-        if routing.namespace_last < namespace_id:
+        if routing.namespace_last < namespace_id <= routing.namespace_last + IDS_PASSED_OVER_MAX:
             # So that workers refuse the id, and it is never given.
             transaction.set(keys.NAMESPACE_LAST, namespace_id.to_bytes(4, "little"))
         bump_version(transaction)

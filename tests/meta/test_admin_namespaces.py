@@ -130,6 +130,9 @@ async def test_an_id_that_no_namespace_has_can_be_removed(ready_store: Store) ->
     assert (removal.namespace.table_id, removal.namespace.table_version) == (TABLE_ID, 1)
     (fresh,) = await make(ready_store, "b")
     assert fresh.namespace_id == 41
+    await begin_removal(ready_store, NamespaceRemove(strange=0xFFFFFFFF), now_ms=1)
+    (fresh,) = await make(ready_store, "c")
+    assert fresh.namespace_id == 42, "a mistyped id does not use all of them up"
 
 
 async def test_a_name_without_a_record_is_not_removed_blindly(ready_store: Store) -> None:
