@@ -130,6 +130,8 @@ def make_key(name: str, parts: list[str]) -> bytes:
         try:
             key += _part(part, text)
         except (ValueError, OverflowError):
+            if part.width == _TEXT:
+                raise UserError(f"{part.name} {text!r} is not text") from None
             kind = "a number" if part.is_number else f"{2 * part.width} hexadecimal digits"
             raise UserError(f"{part.name} {text!r} is not {kind} of {part.width} bytes") from None
     return key

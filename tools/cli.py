@@ -55,6 +55,11 @@ def main() -> NoReturn:
         # One line, whatever the message holds.
         print("error:", " ".join(str(error).split()), file=sys.stderr)
         sys.exit(exit_code_of(error))
+    except UnicodeEncodeError as error:
+        if error.reason != "surrogates not allowed":
+            raise
+        print(f"error: {error.object!r} is not UTF-8 text", file=sys.stderr)
+        sys.exit(ExitCode.USAGE)
     except KeyboardInterrupt:
         sys.exit(ExitCode.INTERRUPTED)
     raise AssertionError("the command line returned without an exit code")

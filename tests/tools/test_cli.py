@@ -134,6 +134,8 @@ def test_version_is_the_packages() -> None:
             "1 drives and 2 ports",
         ),
         (["dev", "{tmp}"], "neither empty nor"),
+        (["admin", "meta", "get", "namespace-name", "caf\udce9"], "'caf\\udce9' is not text"),
+        (["admin", "meta", "get", "key", "caf\udce9", "--store", "embedded:{tmp}/m"], "write ASCII as it is"),
         (["dev", "{tmp}/new", "--drives", "1", "--replicas", "2"], "at least as many drives"),
     ],
 )

@@ -115,6 +115,7 @@ async def test_a_cluster_is_looked_after(tmp_path: Path) -> None:
         assert "namespace name 'no name'; allowed" in await admin(
             "namespaces", "remove", "no name", code=ExitCode.USAGE
         )
+        assert "is not UTF-8 text" in await admin("namespaces", "show", "caf\udce9", code=ExitCode.USAGE)
         assert "there is nothing to remove" in await admin("purge", "--tenant", "t")
         assert "keep (id 2): " in await admin("namespaces", "remove", "keep")
         assert "no namespace 'keep'" in await admin("blocks", "keep", code=ExitCode.USAGE)
