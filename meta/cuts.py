@@ -16,6 +16,10 @@ from esker.meta.holds import Holds
 from esker.meta.sightings import Sightings
 from esker.wire.types import Chain, Replica, TargetState
 
+BELIEVED_AFTER_S = 5.0
+"""Nobody reached a worker that was silent, and says so for up to three seconds after. Until this one has been heard of
+for so long, that tells nothing of the network."""
+
 
 class Cuts:
     """Of one manager."""
@@ -62,4 +66,5 @@ class Cuts:
         sight = sightings.of(before.drive_id)
         if sight is None or sight.heartbeat is None or behind.drive_id not in sight.heartbeat.unreachable:
             return False
-        return sightings.speaks(before.drive_id, now_s) and sightings.speaks(behind.drive_id, now_s)
+        spoke_s = sightings.spoke_for_s(behind.drive_id, now_s)
+        return sightings.speaks(before.drive_id, now_s) and spoke_s >= BELIEVED_AFTER_S

@@ -31,6 +31,8 @@ class Sight:
     """When this life was first known of here."""
     seen: Seen | None
     """Its last heartbeat."""
+    speaks_since_s: float
+    """When the row of heartbeats without a gap began that the last one belongs to."""
 
     @property
     def sign_of_life_s(self) -> float:
@@ -64,7 +66,8 @@ class Sightings:
             same = known is not None and known.incarnation == worker.incarnation
             since_s = known.since_s if known is not None and same else now_s
             seen = heartbeats.last(worker.drive_id, worker.incarnation)
-            self._sights[worker.drive_id] = Sight(worker.incarnation, since_s, seen)
+            speaks_since_s = _row_began_s(known if same else None, seen, now_s)
+            self._sights[worker.drive_id] = Sight(worker.incarnation, since_s, seen, speaks_since_s)
         self.dead = frozenset(
             drive_id
             for drive_id, sight in self._sights.items()
@@ -83,6 +86,10 @@ class Sightings:
         """Whether the drive's worker was heard of a moment ago."""
         sight = self._sights.get(drive_id)
         return sight is not None and sight.seen is not None and now_s - sight.seen.at_s < QUIET_AFTER_S
+
+    def spoke_for_s(self, drive_id: str, now_s: float) -> float:
+        """For how long the drive's worker has been heard of without a gap; 0 where it is silent now."""
+        return now_s - self._sights[drive_id].speaks_since_s if self.speaks(drive_id, now_s) else 0.0
 
     def unreachable(self) -> dict[str, tuple[str, ...]]:
         """By drive: the others that its worker says it cannot reach."""
@@ -141,6 +148,14 @@ class Sightings:
     def _heard_s(self, replica: Replica) -> float:
         sight = self._sights.get(replica.drive_id)
         return sight.seen.at_s if sight is not None and sight.seen is not None else float("-inf")
+
+
+def _row_began_s(known: Sight | None, seen: Seen | None, now_s: float) -> float:
+    if seen is None:
+        return now_s
+    if known is None or known.seen is None or seen.at_s - known.seen.at_s >= QUIET_AFTER_S:
+        return seen.at_s
+    return known.speaks_since_s
 
 
 def _failed(sight: Sight, chain: Chain) -> bool:

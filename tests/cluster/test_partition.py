@@ -88,14 +88,12 @@ async def test_a_worker_that_only_the_manager_cannot_reach_is_left_out_of_writes
     await until(cluster.settled, "the node serves again")
 
 
-@pytest.mark.parametrize("one_way", [False, True])
 async def test_replicas_that_cannot_reach_each_other_do_not_stop_puts(
-    cluster: NetworkCluster, client: KVCacheClient, one_way: bool
+    cluster: NetworkCluster, client: KVCacheClient
 ) -> None:
     stored = await put_some(client)
     first, second = await cluster.neighbours()
-    broken = cluster.deaf(first, second) if one_way else cluster.cut(first, second)
-    with broken:
+    with cluster.deaf(first, second):  # What reaches one of them says nothing of the other direction.
         stored |= await put_some(client)
         await read_all(client, stored)
     await until(cluster.settled, "all nodes serve again")

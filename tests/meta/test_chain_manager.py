@@ -10,6 +10,7 @@ from esker.craq.lease import DEATHS_FROM_S
 from esker.meta import keys
 from esker.meta.chain_manager import HELD_UP_S, STEP_INTERVAL_S, ChainManager
 from esker.meta.cluster import join
+from esker.meta.cuts import BELIEVED_AFTER_S
 from esker.meta.fences import Fences
 from esker.meta.heartbeats import Heartbeats
 from esker.meta.holds import HOLD_MIN_S
@@ -270,6 +271,7 @@ async def test_it_goes_on_by_itself_until_it_is_closed(server: Server) -> None:
 async def test_a_live_replica_loses_serving_only_after_it_said_that_it_stopped(server: Server) -> None:
     chain = await server.chain()
     head, behind = (each.drive_id for each in chain.replicas)
+    await server.passes(BELIEVED_AFTER_S)
     server.fields = {head: {"unreachable": (behind,)}}
     await server.passes(2 * STEP_INTERVAL_S)
     assert await server.text(chain.chain_id) == f"{head}:S {behind}:S"
@@ -285,6 +287,7 @@ async def test_a_live_replica_loses_serving_only_after_it_said_that_it_stopped(s
 async def test_a_replica_that_does_not_listen_keeps_serving_until_its_lease_has_ended(server: Server) -> None:
     chain = await server.chain()
     head, behind = (each.drive_id for each in chain.replicas)
+    await server.passes(BELIEVED_AFTER_S)
     server.fields = {head: {"unreachable": (behind,)}}
     await server.passes(DEAD_AFTER_S)
     assert await server.text(chain.chain_id) == f"{head}:S {behind}:S"

@@ -3,6 +3,7 @@
 import pytest
 
 from esker.meta.chain_decisions import ChainDecisions
+from esker.meta.cuts import BELIEVED_AFTER_S
 from esker.meta.heartbeats import Heartbeats
 from esker.meta.holds import HOLD_MAX_S, HOLD_MIN_S, Holds
 from esker.meta.sightings import QUIET_AFTER_S
@@ -27,7 +28,7 @@ def chain_of(count: int, min_replicas: int = 1) -> Chain:
 class Watched:
     """A chain whose workers all speak, unless they are silent."""
 
-    def __init__(self, chain: Chain) -> None:
+    def __init__(self, chain: Chain, spoke_for_s: float = BELIEVED_AFTER_S) -> None:
         self.chain = chain
         self.now_s = 100.0
         self.heartbeats = Heartbeats()
@@ -35,6 +36,8 @@ class Watched:
         self.version = 1
         self.unreachable: dict[str, tuple[str, ...]] = {}
         self.silent: set[str] = set()
+        if spoke_for_s:
+            self.steps(spoke_for_s + 0.5)
 
     def step(self, pause_s: float = 0.5) -> str:
         """The chain after so long; all that the manager decides takes effect."""
@@ -117,8 +120,31 @@ def test_who_has_trouble_with_more_others_goes() -> None:
 def test_silent_others_are_no_trouble() -> None:
     watched = Watched(chain_of(3))
     watched.silent = {"d2"}
+    watched.steps(QUIET_AFTER_S)
     watched.unreachable = {"d0": ("d1", "d2")}
     assert watched.step() == "d0:S d2:S d1:O"
+
+
+def test_who_was_silent_is_not_left_out_for_what_was_true_then() -> None:
+    watched = Watched(chain_of(2))
+    watched.silent = {"d1"}
+    watched.steps(QUIET_AFTER_S)
+    watched.unreachable = {"d0": ("d1",)}
+    assert watched.steps(3.0) == "d0:S d1:O"
+    watched.silent = set()
+    assert watched.steps(2.0) == "d0:S d1:Y", "it is admitted while the other one's report still stands"
+    watched.unreachable = {}
+    assert watched.steps(1.0) == "d0:S d1:S"
+
+
+def test_who_was_silent_and_stays_out_of_reach_is_left_out() -> None:
+    watched = Watched(chain_of(2))
+    watched.silent = {"d1"}
+    watched.steps(QUIET_AFTER_S)
+    watched.unreachable = {"d0": ("d1",)}
+    watched.steps(3.0)
+    watched.silent = set()
+    assert watched.steps(BELIEVED_AFTER_S + 1.0) == "d0:S d1:O"
 
 
 def test_none_is_left_out_that_the_chain_cannot_do_without() -> None:
@@ -128,7 +154,7 @@ def test_none_is_left_out_that_the_chain_cannot_do_without() -> None:
 
 
 def test_of_two_that_may_have_gone_down_together_neither_is_left_out() -> None:
-    watched = Watched(chain_of(2))
+    watched = Watched(chain_of(2), spoke_for_s=0)
     watched.unreachable = {"d0": ("d1",)}
     watched.silent = {"d1"}
     watched.step()
