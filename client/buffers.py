@@ -11,7 +11,7 @@ import asyncio
 import math
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -103,6 +103,11 @@ class Slot:
     def first(self, length_bytes: int) -> "SlotPart":
         """Its first `length_bytes`, for a value that is shorter than the slot."""
         return SlotPart(self, length_bytes)
+
+    @property
+    def in_use(self) -> bool:
+        """Whether an operation reads from it or writes into it."""
+        return self._users != 0
 
     @property
     def quarantined(self) -> bool:
@@ -212,9 +217,10 @@ def end_all(slots: Sequence[Slot]) -> None:
     """The operation that called `begin_all` has ended."""
     for pool in {slot.pool for slot in slots}:
         with pool.lock:
-            for slot in slots:
-                if slot.pool is pool:
-                    slot.end()
+            mine = [slot for slot in slots if slot.pool is pool]
+            for slot in mine:
+                slot.end()
+            pool.forget_ended(mine)
 
 
 class _Waiter:
@@ -314,7 +320,7 @@ class BufferPool:
     def close(self) -> None:
         """Ends the pool; safe to call again. Arrays and tensors over slots stay valid: the memory goes with the last.
 
-        Slots themselves cannot be used any more.
+        Slots themselves cannot be used any more; operations under way end as they would have.
         """
         with self.lock:
             if self._closed:
@@ -325,10 +331,16 @@ class BufferPool:
             if self._unregister is not None:
                 self._unregister()
                 self._unregister = None
-            for slot in self._lent:
-                _release_view(slot.view)
-            self._lent.clear()
+            lent, self._lent = self._lent, set()
+            self.forget_ended(lent)
             self._arena.abandon()
+
+    def forget_ended(self, slots: Iterable[Slot]) -> None:
+        """In a closed pool, slots are nobody's once no operation uses them (with the lock held)."""
+        if self._closed:
+            for slot in slots:
+                if not slot.in_use:
+                    _release_view(slot.view)
 
     def used(self, count: int) -> None:
         """So many slots are about to be transferred (with the lock held)."""

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from esker.client import late, reads
+from esker.client.buffers import begin_all, end_all
 from esker.wire.messages import Method
 from esker.wire.status import Status
 
@@ -278,3 +279,28 @@ async def test_a_slow_worker_that_lets_go_of_the_slot_is_replaced(
     assert status_of(await rig.read_slots([0], [slot], timeout_s=60)) == [Status.OK]
     assert bytes(slot.view) == value
     assert not slot.quarantined
+
+
+@pytest.mark.parametrize("transport", ["local", "tcp"])
+async def test_a_read_ends_as_it_would_where_its_pool_is_closed_meanwhile(
+    make_rig: Any, until: Any, transport: str
+) -> None:
+    bugs: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: bugs.append(context))
+    rig = await make_rig(transport, drives=1, replicas=1)
+    (value,) = await rig.fill([0])
+    worker = rig.cluster.workers[0]
+    worker.faults.hold.add(Method.READ)
+    (slot,) = rig.pool.acquire(1)
+    kept = slot.numpy()
+    begin_all([slot], writes=True)
+    running = asyncio.ensure_future(rig.read_slots([0], [slot]))
+    await until(lambda: Method.READ in worker.requests)
+    rig.pool.close()
+    worker.go_on()
+    assert status_of(await running) == [Status.OK]
+    end_all([slot])
+    assert kept.tobytes() == value
+    with pytest.raises(ValueError, match="released"):
+        slot.view[0]
+    assert not bugs
