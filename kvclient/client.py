@@ -13,20 +13,13 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
+from esker.client.arguments import check_pool, checked_choice, checked_integer, checked_text, checked_timeout_s
 from esker.client.buffers import BufferPool, begin_all, end_all
 from esker.client.channel import Transport
 from esker.client.routing import RoutingCache
 from esker.client.staging import Staging
 from esker.client.workers import Workers
-from esker.kvclient.arguments import (
-    check_pool,
-    check_same_length,
-    checked_choice,
-    checked_geometry,
-    checked_integer,
-    checked_text,
-    checked_timeout_s,
-)
+from esker.kvclient.arguments import check_same_length, checked_geometry
 from esker.kvclient.follow import LayoutFollower
 from esker.kvclient.keyspace import Keyspace
 from esker.kvclient.memory import destinations, sources

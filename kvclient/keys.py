@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from esker.kvclient.arguments import checked_integer
+from esker.client.arguments import checked_integer
 from esker.wire.errors import UserError
 
 PREFIX_KEY_BYTES = 32

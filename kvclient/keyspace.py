@@ -9,10 +9,10 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from esker.client.arguments import checked_integer
 from esker.client.chains import ChainRoutes
 from esker.client.staging import Staging
 from esker.client.workers import Workers
-from esker.kvclient.arguments import checked_integer
 from esker.kvclient.layout import Layout, Place
 from esker.wire.errors import UserError
 from esker.wire.ids import block_objects

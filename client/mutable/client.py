@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Sequence
 from types import TracebackType
 
+from esker.client.arguments import check_pool, checked_choice, checked_integer, checked_text, checked_timeout_s
 from esker.client.buffers import BufferPool, Slot, begin_all, end_all
 from esker.client.chains import ChainRoutes
 from esker.client.channel import Transport
@@ -50,7 +51,6 @@ TABLE_ID = 1
 CONNECT_TIMEOUT_S = 5.0
 CALL_TIMEOUT_S = 10.0
 """Longer than a failover takes, also one in which the manager dies together with a replica."""
-TIMEOUT_S_MAX = 86_400.0
 NOT_YET_DELAY_S = 0.1
 STAGING_SLOTS_BYTES = (2 * CHECKSUM_BLOCK_BYTES, room(CHECKSUM_BLOCK_BYTES - 1, CHUNK_BYTES_DEFAULT))
 """Small reads, and reads of a whole default chunk at any offset."""
@@ -96,13 +96,13 @@ class ChunkClient:
         Raises `UserError` for a bad address or transport, `ConnectionFailed` when no metadata server answered in time,
         `RequestFailed` where the cluster has no chains yet or not that version of the table.
         """
-        try:
-            chosen = Transport(transport)
-        except ValueError:
-            raise UserError(f"transport is {transport!r}; allowed: {', '.join(Transport)}") from None
-        meta = MetaClient(parse_addresses(cluster))
+        chosen = checked_choice(Transport, transport, "transport")
+        if table_version is not None:
+            table_version = checked_integer(table_version, "table_version")
+        check_pool(pool)
+        meta = MetaClient(parse_addresses(checked_text(cluster, "cluster")))
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + _checked_timeout_s(timeout_s, CONNECT_TIMEOUT_S)
+        deadline = loop.time() + checked_timeout_s(timeout_s, CONNECT_TIMEOUT_S)
         workers: Workers | None = None
         routing = RoutingCache(meta, lambda new: workers.apply(new) if workers is not None else None)
         try:
@@ -123,7 +123,7 @@ class ChunkClient:
         """Writes, truncates or removes chunks; one result per change, within 10 s by default."""
         self._check_open()
         patches = checked_changes(changes)
-        deadline_s = _checked_timeout_s(timeout_s, CALL_TIMEOUT_S)
+        deadline_s = checked_timeout_s(timeout_s, CALL_TIMEOUT_S)
         leases = _distinct([patch.slot for patch in patches])
         begin_all(leases, writes=False)
         try:
@@ -140,7 +140,7 @@ class ChunkClient:
         """Reads parts of chunks; one result per read, within 10 s by default."""
         self._check_open()
         ranges = checked_reads(reads)
-        deadline_s = _checked_timeout_s(timeout_s, CALL_TIMEOUT_S)
+        deadline_s = checked_timeout_s(timeout_s, CALL_TIMEOUT_S)
         leases = [each.slot for each in ranges if each.slot is not None]
         begin_all(leases, writes=True)
         try:
@@ -159,7 +159,7 @@ class ChunkClient:
         """Versions and lengths of chunks (object, index), as committed; one result each, within 10 s by default."""
         self._check_open()
         asked = checked_chunks(chunks)
-        deadline_s = _checked_timeout_s(timeout_s, CALL_TIMEOUT_S)
+        deadline_s = checked_timeout_s(timeout_s, CALL_TIMEOUT_S)
         rows = await StatBatch(self._workers, self._routes, asked, self._chains(asked)).run(deadline_s)
         results = [ChunkStatus(Status(row[1]), *row[2:]) for row in rows]
         self._count("stat", [result.status for result in results])
@@ -233,14 +233,6 @@ def _table_version(routing: Routing, wanted: int | None) -> int:
         there = ", ".join(map(str, versions))
         raise RequestFailed(Status.NOT_FOUND, f"the cluster has no version {wanted} of the chain table; only {there}")
     return wanted
-
-
-def _checked_timeout_s(timeout_s: float | None, default_s: float) -> float:
-    if timeout_s is None:
-        return default_s
-    if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not timeout_s > 0:
-        raise UserError(f"timeout_s is {timeout_s!r}; pass seconds, above 0")
-    return min(float(timeout_s), TIMEOUT_S_MAX)
 
 
 def _distinct(slots: Sequence[Slot | None]) -> list[Slot]:

@@ -227,6 +227,11 @@ async def test_what_callers_get_wrong_is_said_before_anything_is_sent(cluster: F
 async def test_connecting_says_what_is_wrong(cluster: FakeCluster, connect: Connect) -> None:
     with pytest.raises(UserError, match="transport is 'rdma'; allowed: auto, tcp, local"):
         await connect("rdma")
+    for wrong, text in [({"pool": b""}, "pool is a bytes"), ({"table_version": "1"}, "table_version is a str")]:
+        with pytest.raises(UserError, match=text):
+            await connect(**wrong)
+    with pytest.raises(UserError, match="cluster is a int"):
+        await ChunkClient.connect(cast(Any, 7000))
     with pytest.raises(RequestFailed, match="no version 9 of the chain table; only 1"):
         await connect(table_version=9)
     with pytest.raises(ConnectionFailed, match=r"127\.0\.0\.1:1"):

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from esker.client.arguments import TIMEOUT_S_MAX, checked_timeout_s
 from esker.kvclient import BufferPool, Geometry, KVCacheClient, Status, UserError, prefix_keys
-from esker.kvclient.arguments import TIMEOUT_S_MAX, checked_timeout_s
 
 GEOMETRY = Geometry(block_bytes_max=4096)
 
