@@ -67,6 +67,7 @@ class MutableLoad:
         self._client = client
         self._pool = pool
         self._workload = workload
+        self._chunk_bytes = chunk_bytes
         self._patches = Patches(workload, chunk_bytes)
         self._verify = verify
 
@@ -138,20 +139,18 @@ class MutableLoad:
         state.read_latencies.append((seconds, fine))
 
     async def store(self) -> None:
-        """Writes every block once, unmeasured. Raises `EskerError` when one is not stored."""
-        for part in self._parts():
-            slots = await self._pool.acquire_wait(len(part), SLOT_WAIT_S)
-            try:
-                changes = [self._patches.write(number, slot) for number, slot in zip(part, slots, strict=True)]
-                results = await self._client.write(changes)
-            finally:
-                for slot in slots:
-                    slot.release()
+        """Writes every chunk once, whole and unmeasured. Raises `EskerError` when one is not stored."""
+        chunks = self._patches.chunks
+        step = max(1, PREPARE_BATCH_BYTES // self._chunk_bytes)
+        for start in range(0, len(chunks), step):
+            writes = [self._patches.first_write(index) for _, index in chunks[start : start + step]]
+            results = await self._client.write([change for _, change in writes])
             bad = Counter(result.status.name for result in results if result.status is not Status.OK)
             if bad:
                 raise EskerError(f"cannot store the data set: {dict(bad)}; is there room for it on the drives?")
-            for number in part:
-                self._patches.wrote(number, ok=True)
+            for numbers, _ in writes:
+                for number in numbers:
+                    self._patches.wrote(number, ok=True)
 
     async def clear(self, turn: int) -> tuple[int, int]:
         """(wrong blocks, removed chunks): compares everything if asked to; with `turn` -1 removes all chunks."""

@@ -60,6 +60,14 @@ class Patches:
         index, offset = self._place(number)
         return ChunkWrite(self._object, index, offset, slot.first(self._block_bytes), self._chunk_bytes)
 
+    def first_write(self, index: int) -> tuple[range, ChunkWrite]:
+        """The blocks of a chunk, and the write that stores all of them at once for the first time."""
+        first = index * self._per_chunk
+        numbers = range(first, min(first + self._per_chunk, len(self._written)))
+        words = np.tile(self._pattern, (len(numbers), 1))
+        words[:, ::PAGE_WORDS] = np.array([self._mark(number, 1) for number in numbers], dtype=np.uint64)[:, None]
+        return numbers, ChunkWrite(self._object, index, 0, words.data.cast("B"), self._chunk_bytes)
+
     def wrote(self, number: int, *, ok: bool) -> None:
         """How that write ended; one that did not end well may have been done or not."""
         if self._written[number] != UNKNOWN:

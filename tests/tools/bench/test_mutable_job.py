@@ -98,7 +98,7 @@ async def test_what_fails_is_counted(cluster: FakeCluster, load_of: Callable[...
     measured = await load.run(0)
     assert set(measured.failures) == {"NO_SPACE", "IO_ERROR"}
     assert measured.longest_write_gap_s == pytest.approx(measured.seconds)
-    with pytest.raises(EskerError, match=r"cannot store the data set: \{'NO_SPACE': 6\}"):
+    with pytest.raises(EskerError, match=r"cannot store the data set: \{'NO_SPACE': 13\}"):
         await load.store()
 
 
