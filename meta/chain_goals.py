@@ -39,18 +39,20 @@ class GoalKeeper:
             log.info("chains have the drives that they shall have", chains=len(over))
         replaced = replaced_drives(routing)
         if replaced:
-            await self._manager.transact(
+            forgotten = await self._manager.transact(
                 lambda found: self._forget(found, replaced), what="removal of replaced drives", timeout_s=TIMEOUT_S
             )
+            for leaving in forgotten:
+                log.info("a drive has been replaced", drive=leaving.drive_id, by=leaving.replaced_by)
         return bool(over or replaced)
 
-    async def _forget(self, transaction: Transaction, replaced: list[Leaving]) -> None:
+    async def _forget(self, transaction: Transaction, replaced: list[Leaving]) -> list[Leaving]:
         still = {leaving.drive_id for leaving in replaced_drives(await read_routing(transaction))}
-        for leaving in replaced:
-            if leaving.drive_id in still:
-                forget_drive(transaction, RemovedDrive(leaving.drive_id, self._wall_ms(), leaving.replaced_by))
-                log.info("a drive has been replaced", drive=leaving.drive_id, by=leaving.replaced_by)
+        going = [leaving for leaving in replaced if leaving.drive_id in still]
+        for leaving in going:
+            forget_drive(transaction, RemovedDrive(leaving.drive_id, self._wall_ms(), leaving.replaced_by))
         bump_version(transaction)
+        return going
 
 
 def reached_goals(routing: Routing) -> list[ChainGoal]:
