@@ -177,7 +177,8 @@ def _fresh_heads(
     shares: Sequence[float], existing: Sequence[Sequence[int]], fresh: Sequence[int], usual: int
 ) -> list[int]:
     """How many chains each fresh drive shall head: as many as drives of its size do already, by their shares."""
-    old = sum(share for number, share in enumerate(shares) if number not in set(fresh))
+    among = set(fresh)
+    old = sum(share for number, share in enumerate(shares) if number not in among)
     heads = [0] * len(shares)
     for number in fresh:
         wanted = len(existing) * shares[number] / old if old else usual
