@@ -145,6 +145,9 @@ class FrameStream:
             except OSError as error:
                 self.close(ConnectionFailed(f"connection lost while sending: {error.strerror}"))
                 return
+            except BaseException as error:
+                self.close(ConnectionFailed(f"a bug on this side: {error!r}"))  # rather than try the same for ever
+                raise
             self._progress += sent
             self.queued_bytes -= sent
             for done in self._account(sent):

@@ -242,11 +242,11 @@ def _memory(value: Any, name: str) -> tuple[memoryview, Slot | None]:
 
 
 def _unreleased(view: memoryview, name: str) -> memoryview:
+    """A view of our own: what is queued to be sent outlives a call that ran out, and the slot."""
     try:
-        len(view)
+        return view[:]
     except ValueError:
         raise UserError(f"{name}: this slot was released; lease another one") from None
-    return view
 
 
 def _check_count(asked: Any) -> None:

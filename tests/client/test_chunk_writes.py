@@ -9,6 +9,7 @@ from esker.client.buffers import BufferPool
 from esker.client.fake import FakeCluster
 from esker.client.mutable import ChangeResult, ChunkClient, ChunkRead, ChunkRemove, ChunkTruncate, ChunkWrite
 from esker.client.mutable.channels import CHANNELS_MAX
+from esker.client.mutable.types import checked_changes
 from esker.wire.errors import ConnectionFailed, RequestFailed, UserError
 from esker.wire.messages import Method
 from esker.wire.status import Status
@@ -222,6 +223,16 @@ async def test_what_callers_get_wrong_is_said_before_anything_is_sent(cluster: F
     await client.aclose()
     with pytest.raises(UserError, match="closed"):
         await client.stat([(OBJECT, 0)])
+
+
+def test_data_of_a_slot_can_be_sent_after_the_slot_was_released() -> None:
+    pool = BufferPool(4096, 1)
+    (slot,) = pool.acquire(1)
+    slot.view[:4] = b"data"
+    (patch,) = checked_changes([ChunkWrite(OBJECT, 0, 0, slot)])
+    slot.release()
+    assert patch.view[:4] == b"data"
+    pool.close()
 
 
 async def test_connecting_says_what_is_wrong(cluster: FakeCluster, connect: Connect) -> None:

@@ -229,3 +229,17 @@ def test_a_child_process_closes_its_copy_and_leaves_the_loop_alone() -> None:
         with pytest.raises(OSError, match="Bad file descriptor"):
             os.fstat(fd)
         assert both.heard.ended == []
+
+
+def test_memory_that_is_gone_before_it_is_sent_ends_the_connection() -> None:
+    with ends() as both:
+        block(both)
+        told: list[int] = []
+        payload = memoryview(bytearray(10))
+        both.stream.send(head(1, len(payload)), [payload], lambda: told.append(1))
+        payload.release()
+        with pytest.raises(ValueError, match="released"):
+            received(both, 2 * BIG_BYTES)
+        assert told == [1]
+        assert both.stream.closed
+        assert not both.loop.writers
