@@ -217,10 +217,11 @@ def end_all(slots: Sequence[Slot]) -> None:
     """The operation that called `begin_all` has ended."""
     for pool in {slot.pool for slot in slots}:
         with pool.lock:
-            mine = [slot for slot in slots if slot.pool is pool]
-            for slot in mine:
-                slot.end()
-            pool.forget_ended(mine)
+            for slot in slots:
+                if slot.pool is pool:
+                    slot.end()
+            if pool.closed:
+                pool.forget_ended([slot for slot in slots if slot.pool is pool])
 
 
 class _Waiter:
@@ -257,7 +258,8 @@ class BufferPool:
         self._free = deque(range(slots))
         self._waiters: deque[_Waiter] = deque()
         self._lent: set[Slot] = set()
-        self._closed = False
+        self.closed = False
+        """Nothing can be leased or used any more."""
         self._unregister = register_host_memory(self._arena.view)
 
     @property
@@ -323,9 +325,9 @@ class BufferPool:
         Slots themselves cannot be used any more; operations under way end as they would have.
         """
         with self.lock:
-            if self._closed:
+            if self.closed:
                 return
-            self._closed = True
+            self.closed = True
             for waiter in self._waiters:
                 waiter.wake()
             if self._unregister is not None:
@@ -336,11 +338,10 @@ class BufferPool:
             self._arena.abandon()
 
     def forget_ended(self, slots: Iterable[Slot]) -> None:
-        """In a closed pool, slots are nobody's once no operation uses them (with the lock held)."""
-        if self._closed:
-            for slot in slots:
-                if not slot.in_use:
-                    _release_view(slot.view)
+        """Slots of a closed pool are nobody's once no operation uses them (with the lock held)."""
+        for slot in slots:
+            if not slot.in_use:
+                _release_view(slot.view)
 
     def used(self, count: int) -> None:
         """So many slots are about to be transferred (with the lock held)."""
@@ -350,7 +351,7 @@ class BufferPool:
 
     def check_open(self) -> None:
         """Raises `UserError` where it is closed (with the lock held)."""
-        if self._closed:
+        if self.closed:
             raise UserError(CLOSED)
 
     def _check(self, count: int) -> None:
@@ -368,7 +369,7 @@ class BufferPool:
 
     def put_back(self, slot: Slot) -> None:
         """Takes a slot that nobody uses any more (with the lock held)."""
-        if self._closed:
+        if self.closed:
             return
         self._lent.discard(slot)
         _release_view(slot.view)
