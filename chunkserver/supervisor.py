@@ -28,6 +28,7 @@ from esker.chunkserver.config import (
 from esker.chunkserver.worker import EXIT_NOT_NOW, EXIT_USER_ERROR
 from esker.runtime.logging import get_logger
 from esker.wire.errors import UserError
+from esker.wire.listen import unlink_own
 
 log = get_logger("chunkserver.supervisor")
 
@@ -48,6 +49,8 @@ class WorkerState:
     port: int = 0
     drive_id: str = ""
     socket: str = ""
+    socket_inode: int = 0
+    """Of the file as the worker made it; 0: it is not known."""
     engine: str = ""
     restarts: int = 0
     trouble: str = ""
@@ -154,6 +157,7 @@ class Supervisor:
             code = await _end(process)
             listening.cancel()
             (heard,) = await asyncio.gather(listening, return_exceptions=True)
+            _remove_socket(worker)
         return code, heard if isinstance(heard, str) else ""
 
     async def _listen(self, worker: WorkerState, process: asyncio.subprocess.Process) -> str:
@@ -177,6 +181,8 @@ class Supervisor:
             if event["event"] == "ready":
                 worker.port, worker.drive_id = event["port"], event["drive_id"]
                 worker.socket, worker.engine = event["socket"], event["engine"]
+                with contextlib.suppress(OSError):
+                    worker.socket_inode = os.stat(worker.socket).st_ino
                 worker.trouble = ""
                 worker.ready.set()
                 self._changed(worker)
@@ -192,6 +198,14 @@ async def _end(process: asyncio.subprocess.Process) -> int:
     except TimeoutError:
         process.kill()
         return await process.wait()
+
+
+def _remove_socket(worker: WorkerState) -> None:
+    """What a worker that was killed left: nobody would, if the drive gets another identity."""
+    if worker.socket_inode:
+        with contextlib.suppress(OSError):
+            unlink_own(worker.socket, worker.socket_inode)
+        worker.socket_inode = 0
 
 
 def _keep_descriptors() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -83,6 +84,10 @@ def alive(pid: int) -> bool:
     return True
 
 
+def there(path: str) -> bool:
+    return os.path.exists(path)
+
+
 def descriptors(pid: int) -> set[str]:
     """What a process has open; files that it closes meanwhile are left out."""
     found = set()
@@ -117,6 +122,13 @@ async def test_a_worker_that_is_killed_comes_back_where_it_was_with_what_it_had(
         assert running.told[-1] == ("d0", pid, "")
         async with await running.client(0) as client:
             assert await client.read_one(1, chain=own) == content(1)
+        path = second.socket
+        assert there(path)
+        shutil.rmtree(tmp_path / "d1")
+        os.kill(other_pid, signal.SIGKILL)
+        await running.ready(1, other_than=other_pid)
+        assert second.socket != path, "the drive was made anew"
+        assert not there(path), "no life of it would remove what the killed one left"
 
 
 async def test_restarts_back_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
