@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from esker.chunkserver.catalog_reports import CatalogReports
 from esker.chunkserver.cluster_view import ClusterView
+from esker.chunkserver.joins import JoinHistory
 from esker.chunkserver.lease import Chains, Lease
 from esker.runtime.logging import get_logger
 from esker.wire.errors import EskerError, RequestFailed, UserError
@@ -52,6 +53,8 @@ class MetaLink:
         resynced: Callable[[], tuple[Chains, Chains]],
         lease: Lease,
         unreachable: Callable[[], tuple[str, ...]] = tuple,
+        *,
+        joins: JoinHistory,
     ) -> None:
         self._meta = meta
         self._reports = reports
@@ -61,6 +64,7 @@ class MetaLink:
         self._resynced = resynced
         self._lease = lease
         self._unreachable = unreachable
+        self._joins = joins
         self._number = 0
         self._joined = False
         self._beat_now = asyncio.Event()
@@ -72,7 +76,9 @@ class MetaLink:
     async def join(self, own: Worker, timeout_s: float) -> None:
         """Makes `own` known. Raises `EskerError` when no metadata server takes it within `timeout_s`."""
         self._own = own
-        reply = await self._meta.call(Method.JOIN, Join(own), JoinReply, timeout_s=timeout_s)
+        request = Join(own, self._joins.lives)
+        reply = await self._meta.call(Method.JOIN, request, JoinReply, timeout_s=timeout_s)
+        self._joins.joined()
         self._take(reply.routing)
         self._joined = True
 
@@ -100,7 +106,8 @@ class MetaLink:
             except EskerError as error:
                 if isinstance(error, RequestFailed):
                     if error.status is Status.FORBIDDEN:
-                        raise UserError(error.message) from error  # Another worker serves the drive, or it was removed.
+                        # Another worker serves the drive, or it was removed, or this is an earlier copy of it.
+                        raise UserError(error.message) from error
                     self._joined = False  # a server that does not know this worker (any more)
                 if not silent:
                     log.warning("no heartbeat got through; serving goes on", reason=str(error))

@@ -20,6 +20,7 @@ from esker.chunkserver.config import WorkerConfig
 from esker.chunkserver.engine.errors import DriveOwned, NotNow
 from esker.chunkserver.engine.io import IoEngine, open_engine
 from esker.chunkserver.engine.store import DriveStore
+from esker.chunkserver.joins import JoinHistory
 from esker.chunkserver.lease import Lease
 from esker.chunkserver.lookups import LookupService
 from esker.chunkserver.memories import ClientMemories
@@ -142,7 +143,7 @@ class _Drive:
     async def serve(self, stop: asyncio.Event) -> None:
         store, counters, pool = self._store, self._counters, self._pool
         path = socket_path(f"{store.drive_id[:16]}.sock")
-        own = self._own(0, path)
+        own = self._own(0, path, 0)
         view = ClusterView(
             store,
             pool,
@@ -150,6 +151,7 @@ class _Drive:
             lambda op, status: runner.forwarded(op, status),
             lambda replica, event: runner.dispatch(replica, event),
         )
+        joins = JoinHistory(store, self._incarnation, view.fail_drive)
         reports = CatalogReports(store, self._reports_meta, counters, view.life)
         meta_link = MetaLink(
             self._meta,
@@ -159,6 +161,7 @@ class _Drive:
             lambda: (resyncs.synced, resyncs.stalled),
             self._lease,
             view.unreachable,
+            joins=joins,
         )
         runner = ReplicaRunner(store, self._engine, pool, counters, view.link, reports.add, view.fail_drive)
         lease_live, refresh = self._lease.live, meta_link.refresh
@@ -189,7 +192,7 @@ class _Drive:
         scans = ScanService(store, runner, reports, lambda: view.routing_version, meta_link.refresh, view.ready)
         store.on_failed(view.fail_drive)
         had_routing = view.load()
-        if not await store.drain(DRAIN_TIMEOUT_S):  # this life's number is kept before it is used
+        if not await store.drain(DRAIN_TIMEOUT_S):  # this life's number and name are kept before they are used
             raise EskerError(f"{self._config.directory} took no write within {DRAIN_TIMEOUT_S:g} s")
         handlers: dict[Method, Handler] = {
             Method.READ: reads.read,
@@ -209,7 +212,7 @@ class _Drive:
         }
         server = RpcServer(handlers, Identity(store.cluster_id, store.drive_id, self._incarnation))
         try:
-            own = self._own(await self._listen(server), path)
+            own = self._own(await self._listen(server), path, joins.join)
             await server.listen_unix(path)
             try:
                 await meta_link.join(own, self._config.join_timeout_s)
@@ -246,7 +249,7 @@ class _Drive:
                 raise
             return await server.listen_tcp(config.host, 0)
 
-    def _own(self, port: int, path: str) -> Worker:
+    def _own(self, port: int, path: str, join: int) -> Worker:
         return Worker(
             drive_id=self._store.drive_id,
             node_id=self._config.node_id,
@@ -256,6 +259,7 @@ class _Drive:
             boot_id=boot_id(),
             incarnation=self._incarnation,
             capacity_bytes=self._store.capacity_bytes,
+            join=join,
         )
 
     def _stats(

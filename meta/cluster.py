@@ -2,10 +2,12 @@
 
 A join replaces what is recorded of a drive (a restarted worker has a new incarnation and address) and bumps the
 routing version. Two workers must never serve one drive, so before a recorded worker is replaced by another
-incarnation its address is asked whether that very incarnation still answers there. Chains are `chain_setup.py`'s.
+incarnation its address is asked whether that very incarnation still answers there. A drive that knows less of its joins
+than the record is an earlier copy of its directory, which lacks what was acknowledged since; it must never be taken for
+a replica that served last. Chains are `chain_setup.py`'s.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from esker.meta import keys
 from esker.meta.records import ClusterRecord, RemovedDrive, pack, unpack
@@ -63,11 +65,12 @@ def check_sizes(drives_expected: int, replicas: int) -> None:
         )
 
 
-async def join(store: Store, worker: Worker, probe: Probe) -> None:
-    """Record that `worker` serves its drive.
+async def join(store: Store, worker: Worker, probe: Probe, lives: Sequence[str] = ()) -> None:
+    """Record that `worker` serves its drive, which may have joined last in one of `lives`.
 
-    Raises `RequestFailed`: BAD_REQUEST for a malformed worker, FORBIDDEN while another worker serves the drive and
-    where the drive was removed from the cluster, BUSY if two workers of the drive join at once.
+    Raises `RequestFailed`: BAD_REQUEST for a malformed worker; FORBIDDEN while another worker serves the drive, where
+    the drive was removed from the cluster, and where its directory is an earlier copy; BUSY if two workers of the drive
+    join at once.
     """
     _check_worker(worker)
     key = keys.drive(worker.drive_id)
@@ -95,6 +98,13 @@ async def join(store: Store, worker: Worker, probe: Probe) -> None:
     before = await store.run(recorded, what=what)
     allowed = {worker.incarnation}
     if before is not None and before.incarnation != worker.incarnation:
+        if 0 < worker.join <= before.join and before.incarnation not in lives:
+            raise RequestFailed(
+                Status.FORBIDDEN,
+                f"this is an earlier copy of the directory of drive {worker.drive_id}: it knows of {worker.join - 1} "
+                f"joins, the cluster of {before.join}, so it lacks what was written since. Bring the newest one back; "
+                f"where that is lost, give an empty directory, and run esker admin replace-drive {worker.drive_id} NEW",
+            )
         if await probe(before):
             raise RequestFailed(
                 Status.FORBIDDEN,

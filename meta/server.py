@@ -137,7 +137,7 @@ class MetaService:
     async def join(self, request: Join) -> JoinReply:
         """Record the worker; make the chains if it was the last drive that was missing."""
         worker = request.worker
-        await join(self._store, worker, self._probe)
+        await join(self._store, worker, self._probe, request.lives)
         made = await self._chain_setup.ensure()
         routing = await self._routing.newest()
         log.info("a worker joined", drive=worker.drive_id, node=worker.node_id, address=f"{worker.host}:{worker.port}")

@@ -36,6 +36,8 @@ SEND_BATCH_BYTES = MIB
 PLACEMENT_SLOTS = 65536
 REPLICAS_MAX = 8
 RUN_BLOCKS_MAX = 65536
+JOIN_LIVES_MAX = 64
+"""Of how many lives a drive's worker says that it may have joined in one of them last."""
 STRIPE_CHUNKS_MAX = 4096
 
 # Time

@@ -40,6 +40,8 @@ class Worker(msgspec.Struct, frozen=True):
     """The host's boot id, by which a client knows that it is on the same host."""
     incarnation: str
     capacity_bytes: int
+    join: int = 0
+    """The how manieth join of the drive this is, as far as the drive knows; 0: it does not count them."""
 
 
 class Replica(msgspec.Struct, frozen=True):

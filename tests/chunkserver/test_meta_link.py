@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from esker.chunkserver import meta_link
+from esker.chunkserver.joins import JoinHistory
 from esker.chunkserver.lease import Lease
 from esker.chunkserver.meta_link import MetaLink
 from esker.wire.errors import ConnectionFailed, RequestFailed, UserError
@@ -84,9 +85,9 @@ async def linked(tmp_path: Path) -> AsyncIterator[tuple[MetaLink, Meta, ServedDr
     async with served(tmp_path) as (drive,):
         meta = Meta(drive)
         lease = Lease(lambda: meta.now_s)
-        link = MetaLink(
-            meta, Reports(), drive.view, lambda: drive.store.used_bytes, lambda: RESYNCED, lease, lambda: ("d9",)
-        )
+        used_bytes, unreachable = lambda: drive.store.used_bytes, lambda: ("d9",)
+        joins = JoinHistory(drive.store, "life", drive.view.fail_drive)
+        link = MetaLink(meta, Reports(), drive.view, used_bytes, lambda: RESYNCED, lease, unreachable, joins=joins)
         yield link, meta, drive
 
 

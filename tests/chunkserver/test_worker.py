@@ -4,6 +4,7 @@ import asyncio
 import errno
 import glob
 import os
+import shutil
 import signal
 import socket
 from collections.abc import AsyncIterator
@@ -118,6 +119,19 @@ async def test_the_directory_of_another_cluster(tmp_path: Path) -> None:
         reason = await refused(other, tmp_path / "a" / "drive")
     assert "belongs to cluster" in reason
     assert "choose another directory" in reason
+
+
+async def test_an_earlier_copy_of_a_drive_does_not_serve_and_the_newest_does(tmp_path: Path) -> None:
+    async with metadata(tmp_path / "meta") as cluster:
+        async with worker(cluster, tmp_path / "drive"):
+            pass
+        shutil.copytree(tmp_path / "drive", tmp_path / "copy")
+        async with worker(cluster, tmp_path / "drive"):
+            pass
+        for _ in range(2):
+            assert "this is an earlier copy of the directory of drive" in await refused(cluster, tmp_path / "copy")
+        async with worker(cluster, tmp_path / "drive"):
+            pass
 
 
 async def test_a_drive_that_a_running_worker_owns(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from esker.wire.limits import GIB
 from esker.wire.types import Worker
 
 
-def worker(number: int, *, node: str = "n1", incarnation: str = "first", port: int = 0) -> Worker:
+def worker(number: int, *, node: str = "n1", incarnation: str = "first", port: int = 0, join: int = 0) -> Worker:
     """Worker of drive d<number>."""
     return Worker(
         drive_id=f"d{number}",
@@ -27,6 +27,7 @@ def worker(number: int, *, node: str = "n1", incarnation: str = "first", port: i
         boot_id="boot",
         incarnation=incarnation,
         capacity_bytes=100 * GIB,
+        join=join,
     )
 
 

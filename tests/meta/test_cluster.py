@@ -83,6 +83,34 @@ class TestJoin:
         assert asked == [worker(1)]
         assert (await RoutingCache(store).newest()).workers == (worker(1),)
 
+    async def test_an_earlier_copy_of_a_drive_is_refused_however_often_it_is_started(self, store: Store) -> None:
+        await found_cluster(store, cluster_record(), any_id=True)
+        await join(store, worker(1, incarnation="a", join=1), dead, ("a",))
+        newest = worker(1, incarnation="b", join=2)
+        await join(store, newest, dead, ("a", "b"))
+        lives = ["a"]
+        for life in ("copy", "again", "third"):
+            lives.append(life)
+            with pytest.raises(RequestFailed, match=r"earlier copy .* 1 joins, the cluster of 2, ") as caught:
+                await join(store, worker(1, incarnation=life, join=2), dead, lives)
+            assert caught.value.status == Status.FORBIDDEN
+        with pytest.raises(RequestFailed, match="knows of 0 joins"):
+            await join(store, worker(1, incarnation="older", join=1), dead, ("older",))
+        assert (await RoutingCache(store).newest()).workers == (newest,)
+
+    async def test_a_drive_that_did_not_learn_of_its_last_join_is_not_taken_for_a_copy(self, store: Store) -> None:
+        await found_cluster(store, cluster_record(), any_id=True)
+        await join(store, worker(1, incarnation="a", join=1), dead, ("a",))
+        await join(store, worker(1, incarnation="b", join=1), dead, ("a", "b"))
+        assert [each.incarnation for each in (await RoutingCache(store).newest()).workers] == ["b"]
+
+    async def test_records_of_earlier_backups_and_versions_do_not_refuse_a_drive(self, store: Store) -> None:
+        await found_cluster(store, cluster_record(), any_id=True)
+        await join(store, worker(1, incarnation="before the upgrade"), dead)
+        await join(store, worker(1, incarnation="a", join=1), dead, ("a",))
+        await join(store, worker(1, incarnation="later than the backup", join=7), dead, ("f", "g"))
+        assert [each.join for each in (await RoutingCache(store).newest()).workers] == [7]
+
     async def test_two_new_workers_of_one_drive_do_not_both_win(self, store: Store) -> None:
         await found_cluster(store, cluster_record(), any_id=True)
         await join(store, worker(1), dead)

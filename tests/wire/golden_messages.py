@@ -56,7 +56,7 @@ from esker.wire.types import (
     Worker,
 )
 
-WORKER = Worker("d1", "n1", "127.0.0.1", 7001, "/run/s", "boot", "life", 1 << 40)
+WORKER = Worker("d1", "n1", "127.0.0.1", 7001, "/run/s", "boot", "life", 1 << 40, 6)
 WORKER_VALUES = {
     "drive_id": "d1",
     "node_id": "n1",
@@ -66,6 +66,7 @@ WORKER_VALUES = {
     "boot_id": "boot",
     "incarnation": "life",
     "capacity_bytes": 1 << 40,
+    "join": 6,
 }
 CHAIN = Chain(7, 3, (Replica("d1", incarnation="life"), Replica("d2", TargetState.SYNCING)), 2)
 CHAIN_VALUES = {
@@ -141,7 +142,7 @@ GOLDEN: list[tuple[Message, list[Any]]] = [
     (RemoveReply(b"results"), [b"results"]),
     (Lookup(9, b"keys"), [9, b"keys"]),
     (LookupReply(b"\1\0"), [b"\1\0"]),
-    (Join(WORKER), [WORKER_VALUES]),
+    (Join(WORKER, ("before", "life")), [WORKER_VALUES, ["before", "life"]]),
     (JoinReply(ROUTING), [ROUTING_VALUES]),
     (LAG, [1, 2, 3, 4]),
     (
