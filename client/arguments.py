@@ -58,6 +58,10 @@ def checked_integer(value: Any, name: str) -> int:
 
 
 def check_pool(pool: Any) -> None:
-    """Nothing, or a pool."""
-    if pool is not None and not isinstance(pool, BufferPool):
+    """Nothing, or a pool that is open."""
+    if pool is None:
+        return
+    if not isinstance(pool, BufferPool):
         raise UserError(f"pool is a {type(pool).__name__}; pass a BufferPool")
+    with pool.lock:
+        pool.check_open()

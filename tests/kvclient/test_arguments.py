@@ -13,6 +13,12 @@ from esker.kvclient import BufferPool, Geometry, KVCacheClient, Status, UserErro
 GEOMETRY = Geometry(block_bytes_max=4096)
 
 
+def closed_pool() -> BufferPool:
+    pool = BufferPool(4096, 1)
+    pool.close()
+    return pool
+
+
 @pytest.mark.parametrize(
     ("given", "taken"), [(None, 7.0), (1, 1.0), (np.float32(0.5), 0.5), (math.inf, TIMEOUT_S_MAX), (10**400, 86_400.0)]
 )
@@ -56,6 +62,7 @@ async def test_an_endless_timeout_is_a_long_one(connect: Any) -> None:
         ({"pool_bytes": "1G"}, "pool_bytes is a str; pass an int"),
         ({"pool_bytes": 1e9}, "pool_bytes is a float"),
         ({"pool": bytearray(4096)}, "pool is a bytearray; pass a BufferPool"),
+        ({"pool": closed_pool()}, "the pool is closed"),
     ],
 )
 async def test_connecting_with_wrong_arguments(cluster: Any, arguments: Any, message: str) -> None:
