@@ -17,7 +17,7 @@ from esker.meta.cache_table import newest_table
 from esker.meta.chain_setup import write_table
 from esker.meta.records import RemovedDrive, StoredRemoval, pack, unpack
 from esker.meta.routing import bump_version, read_all, read_routing, read_version
-from esker.meta.store.base import Store, Transaction
+from esker.meta.store.base import VALUE_BYTES_MAX, Store, Transaction
 from esker.wire.admin_messages import Expand, ExpandReply, ForgetDrives, GrowthReply, SetGoals
 from esker.wire.errors import RequestFailed
 from esker.wire.placement import WEIGHT_MAX, build_slot_table
@@ -82,6 +82,8 @@ async def expand(store: Store, request: Expand) -> ExpandReply:
         (*table.chain_ids, *range(first_id, first_id + len(request.chains))),
         (*table.weights, *weights),
     )
+    if len(pack(grown)) > VALUE_BYTES_MAX:
+        raise _bad(f"table {grown.table_id} would have {len(grown.chain_ids)} chains: more than its record can hold")
     # Hundreds of chains take about a second: too long for the loop, and for a transaction.
     slots = await asyncio.to_thread(build_slot_table, grown.chain_ids, grown.weights)
 

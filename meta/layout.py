@@ -19,6 +19,10 @@ from esker.wire.placement import WEIGHT_MAX
 
 HEADS_PER_DRIVE_MAX = 8
 """Chains that a drive heads, on average, in a large cluster; below 9 drives it is one per other drive."""
+CHAINS_MAX = 16_000
+"""Of a new cluster: the record of their table must fit a value of the metadata store."""
+CHAINS_BYTES_MAX = 5_000_000
+"""All of them together must fit a transaction that makes them, and a message with the cluster map."""
 _SWAP_ROUNDS = 4
 
 
@@ -32,8 +36,11 @@ class DriveSite:
 
 
 def heads_per_drive(drives: int, replicas: int) -> int:
-    """Mean number of chains that a drive heads."""
-    return 1 if replicas == 1 else min(drives - 1, HEADS_PER_DRIVE_MAX)
+    """Mean number of chains that a drive heads; in clusters of thousands of drives as many as fit the limits."""
+    if replicas == 1:
+        return 1
+    chains_max = min(CHAINS_MAX, CHAINS_BYTES_MAX // (60 + 90 * replicas))
+    return max(1, min(drives - 1, HEADS_PER_DRIVE_MAX, chains_max // drives))
 
 
 def min_replicas(replicas: int) -> int:

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from esker.craq.goals import reached
-from esker.meta import keys
+from esker.meta import admin_growth, keys
 from esker.meta.admin_growth import expand, forget_drives, set_goals
 from esker.meta.chain_goals import GoalKeeper
 from esker.meta.chain_setup import TABLE_ID
@@ -215,6 +215,14 @@ async def test_expansions_that_cannot_be_meant(ready_store: Store, table_id: int
     with pytest.raises(RequestFailed, match=why):
         await expand(ready_store, Expand(before.version, table_id, (chain,)))
     assert await routing_of(ready_store) == before
+
+
+async def test_a_table_that_no_record_holds_is_refused(ready_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin_growth, "VALUE_BYTES_MAX", 60)
+    ask = Expand((await routing_of(ready_store)).version, TABLE_ID, (NewChain(("d0",), 1, 1),) * 10)
+    with pytest.raises(RequestFailed, match="table 1 would have 22 chains: more than its record can hold") as caught:
+        await expand(ready_store, ask)
+    assert caught.value.status is Status.BAD_REQUEST
 
 
 async def test_only_empty_drives_are_forgotten(ready_store: Store) -> None:

@@ -8,8 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from esker.meta.balance import fair_shares
+from esker.meta.cluster import DRIVES_MAX
 from esker.meta.imbalance import imbalance
 from esker.meta.layout import DriveSite, chain_weights, heads_per_drive, in_turn, min_replicas, plan_chains
+from esker.meta.records import pack
+from esker.meta.store.base import TRANSACTION_BYTES_MAX, VALUE_BYTES_MAX
+from esker.wire.codec import encode_body
+from esker.wire.limits import BODY_BYTES_MAX, REPLICAS_MAX
+from esker.wire.messages import JoinReply
+from esker.wire.types import Chain, ChainTable, Replica, Routing, Worker
 
 COUNTS = [*range(1, 21), 24, 31, 33, 40, 48, 57, 64]
 SIZES = [(drives, replicas) for drives in COUNTS for replicas in range(1, min(drives, 4) + 1)]
@@ -165,3 +172,16 @@ def test_hundreds_of_drives_are_planned_evenly() -> None:
     found = imbalance(drives, plan_chains(drives, 3))
     assert found.fullest == found.heads == 1.0
     assert found.takeover < 1.3
+
+
+@pytest.mark.parametrize("replicas", range(1, REPLICAS_MAX + 1))
+def test_the_chains_of_the_largest_cluster_fit_transactions_and_messages(replicas: int) -> None:
+    count = DRIVES_MAX * heads_per_drive(DRIVES_MAX, replicas)
+    life = "f" * 32
+    chains = [Chain(60_000, 1, tuple(Replica("d" * 16, incarnation=life) for _ in range(replicas)), 8)] * count
+    table = ChainTable(1, 1, tuple(chain.chain_id for chain in chains), (1024,) * count)
+    worker = Worker("d" * 16, "n" * 20, "192.168.100.100", 50_000, "/s" * 20, "b" * 36, life, 1 << 44)
+    assert len(pack(table)) <= VALUE_BYTES_MAX
+    assert sum(len(pack(chain)) + 5 for chain in chains) <= 0.9 * TRANSACTION_BYTES_MAX
+    routing = Routing("c" * 32, 1, (worker,) * DRIVES_MAX, tuple(chains), (table,), DRIVES_MAX, replicas)
+    assert len(encode_body(JoinReply(routing))) <= 0.9 * BODY_BYTES_MAX
