@@ -31,7 +31,7 @@ log = get_logger("chunkserver.mutable")
 
 
 class Whole(NamedTuple):
-    """A verified image of another replica, in the pool. Whoever has it drops the region."""
+    """A verified image of another replica. Whoever has it drops the region."""
 
     region: Region
     length: int

@@ -112,7 +112,7 @@ class Questions:
 
 
 class _Whole:
-    """Receives a whole image into the pool."""
+    """Receives a whole image."""
 
     def __init__(self, pool: WorkerPool) -> None:
         self._pool = pool
@@ -124,11 +124,11 @@ class _Whole:
     def on_reply(self, body: bytes | bytearray, payload_bytes: int) -> Sequence[memoryview] | None:
         reply = decode_body(FetchImageReply, body)
         length = reply.length_bytes
-        if length != payload_bytes or not 1 <= length <= CHUNK_BYTES_MAX:
+        if length != payload_bytes or not 1 <= length <= CHUNK_BYTES_MAX or self._region is not None:
             return None
-        self._region = self._pool.allocate(length)
-        if self._region is None or len(reply.checksums) != 8 * checksum_blocks(length):
+        if len(reply.checksums) != 8 * checksum_blocks(length):
             return None
+        self._region = self._pool.allocate_or_map(length)
         self._reply = reply
         return [self._region.view[:length]]
 

@@ -10,6 +10,9 @@ from collections.abc import Callable
 from esker.wire.limits import ALIGN_BYTES, aligned
 from esker.wire.memory import SharedArena
 
+MAPPED_SHARE = 4
+"""`allocate_or_map` takes no more than one part in this many of the pool."""
+
 
 class Region:
     """A piece of the arena, shared by whoever called `hold`; it is free again after as many `drop`."""
@@ -59,6 +62,20 @@ class WorkerPool:
                 self.arena.used(size)
                 return Region(self, offset, size, self.arena.view[offset : offset + size])
         return None
+
+    def allocate_or_map(self, size_bytes: int) -> Region:
+        """A region, in memory of its own (none of `arena`'s) where the pool has no room now or would have little left:
+        for what is rare, and must neither wait for clients nor keep the pool from them. Raises `UserError` where the
+        machine has none.
+        """
+        region = self.allocate(size_bytes) if size_bytes <= self.arena.size_bytes // MAPPED_SHARE else None
+        if region is not None:
+            return region
+        own = WorkerPool(max(size_bytes, ALIGN_BYTES))
+        own.on_free = own.arena.abandon  # views of it may live a moment longer
+        whole = own.allocate(size_bytes)
+        assert whole is not None, "it is as large as the pool that was made for it"
+        return whole
 
     def give_back(self, offset: int, size_bytes: int) -> None:
         """Called by the region itself."""

@@ -102,11 +102,10 @@ class RepairCopies:
                 if row is None:
                     fetched = craq.Fetched(op, None)
                 else:
-                    region = self._pool.allocate(row[2])
-                    if region is not None:
-                        stored = await _data_of(connection, operation, region, row, key, sums_digest)
-                        fetched = craq.Fetched(op, stored)
-                        operation.created_ms = operation.created_ms or row[6]
+                    region = self._pool.allocate_or_map(row[2])
+                    stored = await _data_of(connection, operation, region, row, key, sums_digest)
+                    fetched = craq.Fetched(op, stored)
+                    operation.created_ms = operation.created_ms or row[6]
             if fetched.stored is not None and region is not None and self._runner.is_current(op, operation):
                 _take_over(operation, region, fetched.stored.content)
                 region = None

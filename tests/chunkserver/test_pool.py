@@ -86,3 +86,23 @@ def test_a_dropped_region_cannot_be_used_or_dropped_again() -> None:
     with pytest.raises(AssertionError, match="dropped twice"):
         region.drop()
     pool.close()
+
+
+def test_what_is_rare_gets_memory_of_its_own_where_the_pool_has_none() -> None:
+    pool = WorkerPool(SIZE)
+    short = pool.allocate_or_map(SIZE // 4)
+    assert pool.free_bytes == SIZE - SIZE // 4
+    long = pool.allocate_or_map(SIZE // 4 + 1)
+    assert pool.free_bytes == SIZE - SIZE // 4, "it would keep too much of it from clients"
+    rest = pool.allocate(pool.free_bytes)
+    assert rest is not None
+    late = pool.allocate_or_map(1)
+    for region in (long, late):
+        region.view[:] = b"x" * len(region.view)
+        region.drop()
+        with pytest.raises(ValueError, match="released"):
+            region.view[0] = 1
+    short.drop()
+    rest.drop()
+    assert pool.free_bytes == SIZE
+    pool.close()

@@ -137,6 +137,18 @@ async def test_a_damaged_copy_becomes_the_others(two: Cared, at: int, length: in
     assert two.upkeeps[at].counters()["damaged_chunks"] == 0
 
 
+async def test_a_repair_needs_nothing_of_a_pool_that_clients_fill(two: Cared) -> None:
+    value = await two.create(1, 2 * MIB)
+    spoil(two.drives[SECOND], 1)
+    pool = two.drives[SECOND].pool
+    full = pool.allocate(pool.arena.size_bytes)
+    assert full is not None
+    await two.report(SECOND, 1)
+    await two.outcome(SECOND, "repaired")
+    full.drop()
+    assert await two.clients[SECOND].read_one(1, room=2 * MIB) == value
+
+
 @pytest.mark.parametrize("at", [FIRST, SECOND])
 async def test_a_damaged_record_becomes_the_others(two: Cared, at: int) -> None:
     value = await two.create(1, 5000)
