@@ -36,7 +36,7 @@ class Staging:
             self._registering = asyncio.get_running_loop().create_task(self._register())
         pool = self._pool
         memory_id = channel.memory_ids.get(pool, 0) if pool is not None else 0
-        if pool is None or not memory_id or max(rooms) > pool.slot_bytes or not may_go_direct(pool):
+        if self._closed or pool is None or not memory_id or max(rooms) > pool.slot_bytes or not may_go_direct(pool):
             return 0, None
         try:
             return memory_id, pool.acquire(len(rooms))
@@ -50,11 +50,14 @@ class Staging:
         except EskerError as error:
             log.warning("memory of the caller's own is read through sockets", reason=str(error))
 
-    async def aclose(self) -> None:
-        """Ends the staging memory; reads that still use it fail."""
+    async def stop(self) -> None:
+        """Registers and leases nothing any more."""
         self._closed = True
         if self._registering is not None:
             self._registering.cancel()
             await asyncio.gather(self._registering, return_exceptions=True)
+
+    def close(self) -> None:
+        """Frees the memory. For after `stop`, and the end of the connections over which it was being filled."""
         if self._pool is not None:
             self._pool.close()

@@ -254,8 +254,9 @@ class KVCacheClient:
             return
         self._closed = True
         await self._follower.aclose()
-        await self._keyspace.staging.aclose()
+        await self._keyspace.staging.stop()
         await self._keyspace.workers.aclose()
+        self._keyspace.staging.close()
         await self._routing.aclose()
         await self._meta.aclose()
         if self._owns_pool:

@@ -185,8 +185,10 @@ class ChunkClient:
             return
         self._closed = True
         for staging in self._stagings:
-            await staging.aclose()
+            await staging.stop()
         await self._workers.aclose()
+        for staging in self._stagings:
+            staging.close()
         await self._routing.aclose()
         await self._meta.aclose()
 

@@ -52,8 +52,9 @@ class Rig:
 
     async def aclose(self) -> None:
         """Disconnects."""
-        await self.staging.aclose()
+        await self.staging.stop()
         await self.workers.aclose()
+        self.staging.close()
         await self.routing.aclose()
         await self.meta.aclose()
         self.pool.close()

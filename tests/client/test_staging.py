@@ -121,3 +121,24 @@ async def test_chunks_larger_than_all_of_it_are_never_staged(make_rig: Any, monk
     assert status_of(await rig.reads([0], [buffer]).run(5)) == [Status.OK]
     assert buffer == value
     assert rig.staging._pool is None
+
+
+@pytest.mark.parametrize("turns", range(4))
+async def test_a_client_that_closes_lets_reads_end_that_are_coming_in(make_rig: Any, until: Any, turns: int) -> None:
+    bugs: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: bugs.append(context))
+    rig = await prepared(make_rig, until, drives=1, replicas=1)
+    (worker,) = rig.cluster.workers
+    worker.faults.hold.add(Method.READ)
+    before = worker.requests.count(Method.READ)
+    running = asyncio.ensure_future(rig.reads([0], [bytearray(65536)]).run(5))
+    await until(lambda: worker.requests.count(Method.READ) > before)
+
+    async def answer() -> None:
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        worker.go_on()
+
+    await asyncio.gather(rig.aclose(), answer())
+    assert status_of(await running)[0] in (Status.OK, Status.UNAVAILABLE)
+    assert not bugs
