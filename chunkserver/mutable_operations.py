@@ -11,7 +11,6 @@ from esker.craq import mutable_messages as craq
 from esker.craq.replica import ChainReplica
 from esker.wire.admin_messages import split_record_key
 from esker.wire.rpc_server import Request
-from esker.wire.status import Status
 
 Reply = Callable[[bytes, bool], None]
 """Sends finished extents' results; the flag says that more come."""
@@ -135,8 +134,3 @@ def stored_image(chunk: Chunk, version: int) -> ImageRecord | None:
         if image is not None and image.version == version:
             return image
     return None
-
-
-def answer_status(name: str, status: Status) -> str:
-    """Name of the counter of how such operations ended."""
-    return f"{name}_{status.name.lower()}"

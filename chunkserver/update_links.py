@@ -14,7 +14,6 @@ from esker.chunkserver.engine.image_record import ImageRecord
 from esker.chunkserver.engine.images import Images
 from esker.chunkserver.forward import Link
 from esker.chunkserver.mutable_operations import MutableOperation
-from esker.chunkserver.mutable_persist import Whole
 from esker.chunkserver.pool import Region, WorkerPool
 from esker.chunkserver.whole_images import read_whole
 from esker.craq import mutable_messages as craq
@@ -37,8 +36,6 @@ from esker.wire.rpc_client import Connection
 from esker.wire.status import Status
 
 CONNECT_TIMEOUT_S = 1.0
-
-Fetched = Callable[[MutableOperation, craq.RepairImage, Whole | None], None]
 
 
 class Runner(Protocol):

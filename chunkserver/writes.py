@@ -157,6 +157,7 @@ class WriteService:
         self._check_space(message.space)
         extents = create_rows(message)
         _check_slot_bytes(message.slot_bytes, extents)
+        self._check_room()
         batch = Batch(request, len(extents), None)
         deadline = self._runner.begin(batch, message.budget_ms)
         for number, (row, sums, key) in enumerate(extents):
@@ -202,6 +203,7 @@ class WriteService:
         """Handles REMOVE."""
         message = decode_body(Remove, request.body)
         extents = rows(REMOVE_EXTENT, message.extents)
+        self._check_room()
         batch = Batch(request, len(extents), None)
         deadline = self._runner.begin(batch, message.budget_ms)
         from_worker = self._from_worker(request)

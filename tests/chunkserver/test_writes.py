@@ -176,6 +176,17 @@ async def test_a_full_pool_is_busy_and_the_connection_goes_on(drive: ServedDrive
     assert (await client.create({1: content(1)}))[1] is Status.OK
 
 
+async def test_with_too_many_operations_under_way_no_more_are_begun(
+    drive: ServedDrive, client: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("esker.chunkserver.writes.OPERATIONS_MAX", 0)
+    for refused in (client.create({1: b"x"}), client.confirm({1: b"x"}), client.remove(1)):
+        with pytest.raises(RequestFailed, match="under way") as caught:
+            await refused
+        assert caught.value.status is Status.BUSY
+    assert drive.idle
+
+
 @pytest.mark.parametrize("budget_ms", [50, 0, -5])
 async def test_a_payload_that_does_not_come_holds_no_memory(drive: ServedDrive, budget_ms: int) -> None:
     """A client that was stopped in the midst of sending must not keep the pool from others."""
