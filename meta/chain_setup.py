@@ -21,13 +21,19 @@ CACHE_TABLE_ID = 2
 """Of the chains of one replica, made when they are first asked for (`cache_table.py`)."""
 SETUP_TIMEOUT_S = 30.0
 
+Plan = tuple[list[Chain], ChainTable, bytes]
+"""The chains, their table and its slot table."""
+
 
 class ChainSetup:
-    """`ensure` is called after every join. Keeps the last plan, as its slot table takes a while to compute."""
+    """`ensure` is called after every join. Keeps the last plan, which takes half a minute for thousands of drives: whoever
+    stops waiting for it leaves it to the next one.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._planned: tuple[list[DriveSite], int, list[Chain], ChainTable, bytes] | None = None
+        self._asked: tuple[list[DriveSite], int] | None = None
+        self._planning: asyncio.Future[Plan] | None = None
 
     async def ensure(self) -> bool:
         """Make the chains if it is time; whether this call made them. Raises `StoreError`."""
@@ -49,12 +55,12 @@ class ChainSetup:
         bump_version(transaction)
         return True
 
-    async def _plan(self, sites: list[DriveSite], replicas: int) -> tuple[list[Chain], ChainTable, bytes]:
-        if self._planned is None or self._planned[:2] != (sites, replicas):
+    async def _plan(self, sites: list[DriveSite], replicas: int) -> Plan:
+        if self._planning is None or self._asked != (sites, replicas):
             # Hundreds of chains take about a second: too long for the loop.
-            chains, table, slots = await asyncio.to_thread(_make, sites, replicas)
-            self._planned = (sites, replicas, chains, table, slots)
-        return self._planned[2:]
+            self._asked = (sites, replicas)
+            self._planning = asyncio.ensure_future(asyncio.to_thread(_make, sites, replicas))
+        return await asyncio.shield(self._planning)
 
 
 def write_table(transaction: Transaction, table: ChainTable, slots: bytes) -> None:
@@ -72,7 +78,7 @@ def _in_these_lives(chain: Chain, lives: dict[str, str]) -> Chain:
     return msgspec.structs.replace(chain, replicas=replicas)
 
 
-def _make(sites: list[DriveSite], replicas: int) -> tuple[list[Chain], ChainTable, bytes]:
+def _make(sites: list[DriveSite], replicas: int) -> Plan:
     members = plan_chains(sites, replicas)
     floor = min_replicas(replicas)
     chains = [
