@@ -26,7 +26,7 @@ Plan = tuple[list[Chain], ChainTable, bytes]
 
 
 class ChainSetup:
-    """`ensure` is called after every join. Keeps the last plan, which takes half a minute for thousands of drives: whoever
+    """`ensure` is called after every join. Keeps the last plan, which takes half a minute for thousands of drives: who
     stops waiting for it leaves it to the next one.
     """
 
