@@ -1,8 +1,9 @@
 """`KVCacheClient` for callers without an event loop: the same calls, blocking, from any thread.
 
-Owns a daemon thread with the loop; each call crosses to it once. After a fork the child has neither that thread nor a
-right to the parent's connections: it closes its copies at once and connects anew on its first call, with a pool of
-its own. Slots of before the fork stay the parent's.
+Owns a daemon thread with the loop; each call crosses to it once. It ends with `close`, at the latest with the last
+reference to the client. After a fork the child has neither that thread nor a right to the parent's connections: it
+closes its copies at once and connects anew on its first call, with a pool of its own. Slots of before the fork stay
+the parent's.
 """
 
 import asyncio
@@ -81,6 +82,21 @@ class _Engine:
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.thread.join()
 
+    def abandon(self, process_id: int) -> None:
+        """Like `stop`, but waits for nothing: for a client that nobody has any more, on whatever thread that is seen.
+
+        In another process than the engine's it does nothing.
+        """
+        if os.getpid() != process_id:
+            return
+        with self._lock:
+            self._stopping = True
+
+        def ended(_: object) -> None:
+            self.loop.call_soon_threadsafe(self.loop.stop)
+
+        asyncio.run_coroutine_threadsafe(self._finish(), self.loop).add_done_callback(ended)
+
     async def _finish(self) -> None:
         try:
             if self.client is not None:
@@ -127,6 +143,7 @@ class SyncKVCacheClient:
         self._lock = threading.Lock()
         self._closed = False
         self._engine: _Engine | None = None
+        self._dropped: weakref.finalize[..., SyncKVCacheClient]
 
         async def connect() -> KVCacheClient:
             return await KVCacheClient.connect(
@@ -160,6 +177,8 @@ class SyncKVCacheClient:
                     engine.stop()
                     raise
                 self._engine = engine
+                self._dropped = weakref.finalize(self, engine.abandon, os.getpid())
+                self._dropped.atexit = False  # `_close_all` does that
             assert self._engine.client is not None
             return self._engine, self._engine.client
 
@@ -201,6 +220,7 @@ class SyncKVCacheClient:
             self._closed = True
             engine, self._engine = self._engine, None
         if engine is not None:
+            self._dropped.detach()
             engine.stop()
         _open.discard(self)
 

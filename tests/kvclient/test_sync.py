@@ -1,6 +1,7 @@
 """The blocking facade: from many threads, across forks, and gone when it is closed."""
 
 import asyncio
+import gc
 import os
 import socket
 import subprocess
@@ -111,6 +112,16 @@ def test_close_ends_the_thread_and_can_be_repeated(served: Served) -> None:
     assert not any(thread.name == "esker-client" for thread in threading.enumerate())
     with pytest.raises(UserError, match="this client is closed"):
         client.match_prefix([b"a"])
+
+
+def test_a_client_that_nobody_has_any_more_ends_by_itself(served: Served) -> None:
+    client = SyncKVCacheClient(served.cluster.address, "ns", GEOMETRY, pool_bytes=1 << 20)
+    engine, inner = client._client()
+    del client
+    gc.collect()
+    engine.thread.join(20)
+    assert not engine.thread.is_alive()
+    assert inner.pool.closed
 
 
 def test_closing_ends_calls_of_other_threads(served: Served) -> None:
