@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 from rich.console import Console
+from rich.text import Text
 
 from esker.runtime.sizes import format_size
 from esker.tools.dev_cluster import DevCluster, ProcessInfo
@@ -58,8 +59,8 @@ async def run_dev(cluster: DevCluster, *, as_json: bool) -> ExitCode:
 
 
 def _explain(info: DevInfo) -> None:
-    console = Console(file=sys.stdout, highlight=False)
-    console.print(f"cluster [bold]{info.address}[/bold] is ready, in {info.directory}")
+    console = Console(file=sys.stdout, highlight=False, markup=False)
+    console.print(Text.assemble("cluster ", (info.address, "bold"), f" is ready, in {info.directory}"))
     for process in info.processes:
         port = f"port {process.port}" if process.port else ""
         console.print(f"  {process.role:<12} pid {process.pid:<8} {port:<11} {process.directory}")

@@ -146,6 +146,15 @@ def test_mistakes_end_with_one_line(tmp_path: Path, arguments: list[str], compla
     assert complaint in error_line(done, ExitCode.USAGE)
 
 
+def test_names_of_files_are_shown_as_they_are(tmp_path: Path) -> None:
+    place = tmp_path / "[red]" / "a[" / "b]"
+    place.parent.mkdir(parents=True)
+    place.write_bytes(MALFORMED.splitlines(keepends=True)[0])
+    done = esker("trace", "stats", place)
+    assert done.returncode == 0, done.stderr
+    assert str(place) in "".join(line.strip() for line in done.stdout.splitlines())
+
+
 @pytest.mark.parametrize("arguments", [["bogus"], ["bench", "--numjobs", "0"], ["replay"]])
 def test_usage_errors_have_the_code_of_bad_input(arguments: list[str]) -> None:
     assert esker(*arguments).returncode == ExitCode.USAGE

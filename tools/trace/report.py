@@ -33,7 +33,7 @@ def print_stats(stats: TraceStats, *, title: str, as_json: bool) -> None:
         ("prefix-hit blocks of a request", _points(stats.request_hit_blocks)),
     ):
         table.add_row(name, value)
-    Console().print(table)
+    Console(markup=False).print(table)
 
 
 def _points(distribution: dict[str, int]) -> str:
