@@ -11,6 +11,7 @@ Knows nothing of how workers are reached (`admin_drives.py`) nor of who may begi
 """
 
 import asyncio
+import contextlib
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
@@ -86,14 +87,17 @@ class RemovalJob:
         await self._drives.aclose()
 
     async def _run(self) -> None:
+        silent = False
         while True:
             await self._sleep(LOOK_INTERVAL_S)
             try:
-                await self.step()
-            except NotManager:
-                continue
+                with contextlib.suppress(NotManager):
+                    await self.step()
+                silent = False
             except StoreError as error:
-                log.warning("removals of namespaces wait for the metadata store", reason=str(error))
+                if not silent:
+                    log.warning("removals of namespaces wait for the metadata store", reason=str(error))
+                silent = True
 
     async def step(self) -> None:
         """Bring every removal as far as it gets now. Raises `NotManager`, `StoreError`."""
