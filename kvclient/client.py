@@ -7,7 +7,6 @@ an exception. Exceptions are for the caller's mistakes (`UserError`), raised bef
 """
 
 import asyncio
-import os
 from collections import Counter
 from collections.abc import Sequence
 from types import TracebackType
@@ -16,9 +15,8 @@ from typing import Any
 from esker.client.arguments import check_pool, checked_choice, checked_integer, checked_text, checked_timeout_s
 from esker.client.buffers import BufferPool, begin_all, end_all
 from esker.client.channel import Transport
+from esker.client.link import ClusterLink
 from esker.client.routing import RoutingCache
-from esker.client.staging import Staging
-from esker.client.workers import Workers
 from esker.kvclient.arguments import check_same_length, checked_geometry
 from esker.kvclient.follow import LayoutFollower
 from esker.kvclient.keyspace import Keyspace
@@ -54,8 +52,7 @@ class KVCacheClient:
 
     def __init__(
         self,
-        meta: MetaClient,
-        routing: RoutingCache,
+        link: ClusterLink,
         keyspace: Keyspace,
         follower: LayoutFollower,
         pool: BufferPool,
@@ -64,8 +61,7 @@ class KVCacheClient:
     ) -> None:
         self.pool = pool
         """Slots for values and buffers, read and written by workers of this host without a copy."""
-        self._meta = meta
-        self._routing = routing
+        self._link = link
         self._keyspace = keyspace
         self._follower = follower
         self._owns_pool = owns_pool
@@ -104,37 +100,24 @@ class KVCacheClient:
         )
         check_pool(pool)
         slots = _slots(checked_integer(pool_bytes, "pool_bytes"), opening.geometry) if pool is None else 0
-        meta = MetaClient(parse_addresses(checked_text(cluster, "cluster")))
+        link = ClusterLink(parse_addresses(checked_text(cluster, "cluster")))
         loop = asyncio.get_running_loop()
         deadline = loop.time() + checked_timeout_s(timeout_s, CONNECT_TIMEOUT_S)
         made = None
-        workers: Workers | None = None
-        follower: LayoutFollower | None = None
-
-        def new_map(new: Routing) -> None:
-            if workers is not None:
-                workers.apply(new)
-            if follower is not None:
-                follower.take(new)
-
         try:
-            reply = await _open_namespace(meta, opening, deadline)
+            reply = await _open_namespace(link.meta, opening, deadline)
             opened = reply.namespace
             if pool is None:
                 pool = made = BufferPool(opened.geometry.block_bytes_max, slots)
-            routing = RoutingCache(meta, new_map)
-            workers = Workers(chosen, [pool], routing.refresh, os.urandom(16).hex())
-            workers.apply(await _load_map(routing, opened, deadline))
-            await workers.wait_tried(max(0.001, deadline - loop.time()))
-            staging = Staging(workers, opened.geometry.stripe_unit_bytes)
-            keyspace = Keyspace(reply, workers, staging)
-            follower = LayoutFollower(meta, keyspace)
-            return cls(meta, routing, keyspace, follower, pool, owns_pool=made is not None)
+            first_map = await _load_map(link.routing, opened, deadline)
+            left_s = max(0.001, deadline - loop.time())
+            workers = await link.connect_workers(first_map, chosen, [pool], left_s)
+            keyspace = Keyspace(reply, workers, link.staging(opened.geometry.stripe_unit_bytes))
+            follower = LayoutFollower(link.meta, keyspace)
+            link.on_map = follower.take
+            return cls(link, keyspace, follower, pool, owns_pool=made is not None)
         except BaseException:
-            if workers is not None:
-                await workers.aclose()
-                await routing.aclose()
-            await meta.aclose()
+            await link.aclose()
             if made is not None:
                 made.close()
             raise
@@ -235,16 +218,12 @@ class KVCacheClient:
 
     def statistics(self) -> ClientStatistics:
         """Totals since `connect`."""
-        states = self._keyspace.workers.by_drive
+        figures = self._link.figures()
         return ClientStatistics(
             counters=self._counters.snapshot(),
-            per_drive_read_bytes={drive: state.read_bytes for drive, state in states.items()},
-            per_drive_written_bytes={drive: state.written_bytes for drive, state in states.items()},
-            transports={
-                drive: Transport.LOCAL if state.channel.local else Transport.TCP
-                for drive, state in states.items()
-                if state.channel is not None
-            },
+            per_drive_read_bytes=figures.read_bytes,
+            per_drive_written_bytes=figures.written_bytes,
+            transports=figures.transports,
             pool=self.pool.statistics(),
         )
 
@@ -254,19 +233,14 @@ class KVCacheClient:
             return
         self._closed = True
         await self._follower.aclose()
-        await self._keyspace.staging.stop()
-        await self._keyspace.workers.aclose()
-        self._keyspace.staging.close()
-        await self._routing.aclose()
-        await self._meta.aclose()
+        await self._link.aclose()
         if self._owns_pool:
             self.pool.close()
 
     def abandon_in_child(self) -> None:
         """In a forked child: closes its copies of the connections. The client cannot be used there any more."""
         self._closed = True
-        self._meta.abandon_in_child()
-        self._keyspace.workers.abandon_in_child()
+        self._link.abandon_in_child()
 
     async def __aenter__(self) -> "KVCacheClient":
         return self

@@ -18,6 +18,7 @@ from esker.client.arguments import check_pool, checked_choice, checked_integer, 
 from esker.client.buffers import BufferPool, Slot, begin_all, end_all
 from esker.client.chains import ChainRoutes
 from esker.client.channel import Transport
+from esker.client.link import ClusterLink
 from esker.client.mutable.changes import ChangeBatch
 from esker.client.mutable.channels import Channels
 from esker.client.mutable.placement import chain_number
@@ -36,12 +37,10 @@ from esker.client.mutable.types import (
     checked_reads,
 )
 from esker.client.routing import RoutingCache
-from esker.client.staging import Staging
-from esker.client.workers import Workers
 from esker.runtime.counters import Counters
 from esker.wire.errors import RequestFailed, UserError
 from esker.wire.limits import CHECKSUM_BLOCK_BYTES
-from esker.wire.meta_client import MetaClient, parse_addresses
+from esker.wire.meta_client import parse_addresses
 from esker.wire.mutable_messages import CLIENT_ID_BYTES
 from esker.wire.status import Status
 from esker.wire.types import Routing
@@ -63,17 +62,14 @@ class ChunkClient:
     life of this one.
     """
 
-    def __init__(
-        self, meta: MetaClient, routing: RoutingCache, workers: Workers, routes: ChainRoutes, pool: BufferPool | None
-    ) -> None:
+    def __init__(self, link: ClusterLink, routes: ChainRoutes, pool: BufferPool | None) -> None:
         self.pool = pool
         """Slots for data to write, taken by workers of this host without a copy through a socket; None: none."""
-        self._meta = meta
-        self._routing = routing
-        self._workers = workers
+        self._link = link
+        self._workers = link.workers
         self._routes = routes
         self._channels = Channels(os.urandom(CLIENT_ID_BYTES))
-        self._stagings = [Staging(workers, slot_bytes) for slot_bytes in STAGING_SLOTS_BYTES]
+        self._stagings = [link.staging(slot_bytes) for slot_bytes in STAGING_SLOTS_BYTES]
         self._counters = Counters()
         self._closed = False
 
@@ -100,23 +96,17 @@ class ChunkClient:
         if table_version is not None:
             table_version = checked_integer(table_version, "table_version")
         check_pool(pool)
-        meta = MetaClient(parse_addresses(checked_text(cluster, "cluster")))
+        link = ClusterLink(parse_addresses(checked_text(cluster, "cluster")))
         loop = asyncio.get_running_loop()
         deadline = loop.time() + checked_timeout_s(timeout_s, CONNECT_TIMEOUT_S)
-        workers: Workers | None = None
-        routing = RoutingCache(meta, lambda new: workers.apply(new) if workers is not None else None)
         try:
-            first = await _routing_with_chains(routing, deadline)
+            first = await _routing_with_chains(link.routing, deadline)
             version = _table_version(first, table_version)
-            workers = Workers(chosen, [] if pool is None else [pool], routing.refresh, os.urandom(16).hex())
-            workers.apply(first)
-            await workers.wait_tried(max(0.001, deadline - loop.time()))
-            return cls(meta, routing, workers, ChainRoutes(workers, TABLE_ID, version), pool)
+            left_s = max(0.001, deadline - loop.time())
+            workers = await link.connect_workers(first, chosen, [] if pool is None else [pool], left_s)
+            return cls(link, ChainRoutes(workers, TABLE_ID, version), pool)
         except BaseException:
-            if workers is not None:
-                await workers.aclose()
-            await routing.aclose()
-            await meta.aclose()
+            await link.aclose()
             raise
 
     async def write(self, changes: Sequence[Change], timeout_s: float | None = None) -> list[ChangeResult]:
@@ -167,16 +157,12 @@ class ChunkClient:
 
     def statistics(self) -> ChunkStatistics:
         """Totals since `connect`."""
-        states = self._workers.by_drive
+        figures = self._link.figures()
         return ChunkStatistics(
             counters=self._counters.snapshot(),
-            per_drive_read_bytes={drive: state.read_bytes for drive, state in states.items()},
-            per_drive_written_bytes={drive: state.written_bytes for drive, state in states.items()},
-            transports={
-                drive: Transport.LOCAL if state.channel.local else Transport.TCP
-                for drive, state in states.items()
-                if state.channel is not None
-            },
+            per_drive_read_bytes=figures.read_bytes,
+            per_drive_written_bytes=figures.written_bytes,
+            transports=figures.transports,
         )
 
     async def aclose(self) -> None:
@@ -184,13 +170,7 @@ class ChunkClient:
         if self._closed:
             return
         self._closed = True
-        for staging in self._stagings:
-            await staging.stop()
-        await self._workers.aclose()
-        for staging in self._stagings:
-            staging.close()
-        await self._routing.aclose()
-        await self._meta.aclose()
+        await self._link.aclose()
 
     async def __aenter__(self) -> "ChunkClient":
         return self

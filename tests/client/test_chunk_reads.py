@@ -153,7 +153,7 @@ async def test_without_a_serving_replica_there_is_an_answer_at_the_deadline(
     cluster: FakeCluster, client: ChunkClient
 ) -> None:
     cluster.fail_over({worker.drive_id: TargetState.LASTSRV for worker in cluster.workers})
-    await client._routing.refresh()
+    await client._link.routing.refresh()
     (result,) = await client.read([ChunkRead(OBJECT, 0, 0, 10)], timeout_s=0.05)
     assert result.status is Status.UNAVAILABLE
     assert (await client.stat([(OBJECT, 0)], timeout_s=0.05))[0].status is Status.UNAVAILABLE

@@ -135,7 +135,7 @@ async def test_a_write_that_nobody_answers_is_unknown_and_its_channel_is_used_no
 async def test_a_write_that_was_never_sent_failed_for_good(cluster: FakeCluster, connect: Connect) -> None:
     client = await connect()
     cluster.fail_over({worker.drive_id: TargetState.OFFLINE for worker in cluster.workers})
-    await client._routing.refresh()
+    await client._link.routing.refresh()
     (result,) = await client.write([write(0, 0, b"x")], timeout_s=0.05)
     assert result.status is Status.UNAVAILABLE
 

@@ -124,7 +124,7 @@ async def test_a_drive_that_dies_costs_its_share_until_it_is_back(tmp_path: Path
 
 
 def any_not_serving(client: KVCacheClient) -> bool:
-    chains = client._routing.routing.chains
+    chains = client._link.routing.routing.chains
     return any(replica.state is not TargetState.SERVING for chain in chains for replica in chain.replicas)
 
 

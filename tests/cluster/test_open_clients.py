@@ -39,7 +39,7 @@ class OpenClient:
 
     async def learn(self) -> None:
         """Waits until it knows of the expansion."""
-        await self.client._routing.refresh()
+        await self.client._link.routing.refresh()
         await until(lambda: self.client._keyspace.namespace.layout_epoch == 2, "the client's new layout")
 
 

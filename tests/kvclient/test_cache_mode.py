@@ -71,7 +71,7 @@ async def die(cluster: FakeCluster, client: KVCacheClient, until: Any, number: i
 async def come_back(cluster: FakeCluster, client: KVCacheClient, until: Any, number: int) -> None:
     await cluster.workers[number].start()
     cluster.new_map()
-    await client._routing.refresh()
+    await client._link.routing.refresh()
     await until(lambda: client._keyspace.workers.by_drive[f"drive{number}"].channel is not None)
 
 
@@ -188,7 +188,7 @@ async def test_a_drive_that_cannot_store_is_passed_by(
     for number in (1, 2, 3):
         del cluster.workers[number].faults.status[Method.CREATE]
     cluster.fail_over({})
-    await client._routing.refresh()
+    await client._link.routing.refresh()
     assert await get(client, BEFORE) == [MISS if number == 0 else OK for number in home(client, BEFORE)]
     assert set(await get(client, DURING)) == {OK}, "what was put elsewhere is remembered"
     assert set(await put(client, [b"again-%d" % number for number in range(50)])) == {OK}
@@ -214,11 +214,11 @@ async def test_the_cluster_map_tells_who_is_dead_too(
     client = await open_client()
     await put(client, BEFORE)
     cluster.fail_over({"drive3": state})
-    await client._routing.refresh()
+    await client._link.routing.refresh()
     assert await get(client, BEFORE) == [MISS if number == 3 else OK for number in home(client, BEFORE)]
     assert set(await put(client, DURING)) == {OK}
     cluster.fail_over({})
-    await client._routing.refresh()
+    await client._link.routing.refresh()
     assert set(await get(client, [*BEFORE, *DURING])) == {OK}
 
 
@@ -335,7 +335,7 @@ async def test_whatever_dies_and_comes_back_no_byte_is_wrong_and_puts_go_on(
         await cluster.workers[number].start()
     cluster.new_map()
     for client in clients:
-        await client._routing.refresh()
+        await client._link.routing.refresh()
         await until(lambda: not client._keyspace.newest.now().dead)  # noqa: B023
     stored = await clients[0].put(keys, list(values.values()))
     assert {each.status for each in stored} <= {OK, Status.EXISTS}

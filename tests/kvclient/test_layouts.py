@@ -56,7 +56,7 @@ async def expand(cluster: FakeCluster, client: KVCacheClient, until: Any, chains
     epoch = client._keyspace.namespace.layout_epoch
     cluster.namespaces.expand(chains)
     cluster.new_map()
-    await client._routing.refresh()
+    await client._link.routing.refresh()
     await until(lambda: client._keyspace.namespace.layout_epoch > epoch)
 
 
@@ -155,8 +155,8 @@ async def test_at_rest_a_client_learns_of_it_by_itself(
     await until(lambda: client._keyspace.namespace.layout_epoch == 2)
     opened = cluster.namespaces.opened
     cluster.new_map()
-    version = client._routing.routing.version
-    await until(lambda: client._routing.routing.version > version)
+    version = client._link.routing.routing.version
+    await until(lambda: client._link.routing.routing.version > version)
     assert cluster.namespaces.opened == opened, "a map with the same tables says nothing of layouts"
 
 
@@ -201,7 +201,7 @@ async def test_what_a_client_puts_by_an_older_layout_is_found_by_the_newest(
     await put(early, NEW)
     results = await late.get(NEW, [bytearray(100) for _ in NEW])
     assert {result.status for result in results} == {Status.OK, Status.NOT_FOUND}
-    await late._routing.refresh()
+    await late._link.routing.refresh()
     await until(lambda: late._keyspace.namespace.layout_epoch == 2)
     await check(late, [*OLD, *NEW])
 
@@ -230,7 +230,7 @@ async def test_a_namespace_that_is_gone_keeps_its_layout(
         await connect(SINGLE)
     cluster.namespaces.expand(6)
     cluster.new_map()
-    await client._routing.refresh()
+    await client._link.routing.refresh()
     await until(lambda: client._follower._task is not None and client._follower._task.done())
     assert client._keyspace.namespace.layout_epoch == 1
     await check(client, OLD)

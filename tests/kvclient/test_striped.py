@@ -223,7 +223,7 @@ async def test_replicas_that_do_not_serve_give_no_definite_answer(connect: Any, 
     for worker, where in chunks:
         worker.chunks[where] = worker.chunks[where]._replace(put_id=b"f" * 16)
     cluster.fail_over({worker.drive_id: TargetState.LASTSRV for worker, _ in chunks})
-    await client._routing.refresh()
+    await client._link.routing.refresh()
     assert status_of(await client.get([b"k"], [bytearray(2 * UNIT)])) == [Status.NOT_FOUND]
     assert len(places(cluster, 0)) == 2
     cluster.fail_over({})
