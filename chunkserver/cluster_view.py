@@ -59,7 +59,9 @@ class ClusterView:
         return life
 
     def _kept(self, name: str, status: Status) -> None:
-        if status is not Status.OK:
+        if status is Status.NO_SPACE and name == ROUTING_STATE:
+            log.warning("no room to keep the cluster map; a restart begins with an older one", drive=self._own.drive_id)
+        elif status is not Status.OK:
             self.fail_drive(f"cannot keep {name} on the drive: {status.name}")
 
     def load(self) -> bool:

@@ -68,4 +68,5 @@ class MutablePart:
 
     async def aclose(self) -> None:
         """Begins nothing by itself any more."""
+        self._scans.close()
         await self.runner.aclose()

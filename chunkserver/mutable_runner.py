@@ -39,7 +39,8 @@ log = get_logger("chunkserver.mutable")
 
 COMMIT_RETRY_S = 0.25
 COMMIT_TRIES = 40
-"""A commit that only frees room can fail for lack of it, where the index is full to the brim."""
+"""A commit that only frees room can fail for lack of it, where the index is full to the brim. Then the image stays
+pending, to be taken up again: no lack of space takes a drive out of its chains."""
 
 
 class Runner(Protocol):
@@ -236,11 +237,12 @@ class MutableRunner:
         if status is Status.NO_SPACE and tries < COMMIT_TRIES:
             self._loop.call_later(COMMIT_RETRY_S, self._settle, (operation, effect, tries + 1))
             return
+        no_space = status is Status.NO_SPACE
         if isinstance(effect, craq.CommitPending):
-            self.report(operation, craq.Committed(effect.op, failed=status is not Status.OK))
+            self.report(operation, craq.Committed(effect.op, status is not Status.OK, no_space))
         else:
             failed = status not in (Status.OK, Status.NOT_FOUND)
-            self.report(operation, craq.Discarded(effect.op, failed))
+            self.report(operation, craq.Discarded(effect.op, failed, no_space))
 
     # Other replicas
 

@@ -5,6 +5,7 @@ What the replica knew of channels goes when it begins to sync, when its state ma
 (`ChainReplica.clears_channels`): a write of before that it never acknowledged must not pass for one that was done.
 """
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping
 
 from xxhash import xxh3_64_intdigest
@@ -32,6 +33,8 @@ from esker.wire.rpc_server import Request
 from esker.wire.status import Status
 
 IMAGE_ROWS_MAX = 1024
+RETRY_S = 0.25
+"""Before channels are forgotten that could not be for lack of room."""
 DAMAGED = (1 << 64) - 1
 """In the place of a pending version: what is here cannot be made out, so it differs from everything."""
 
@@ -58,11 +61,20 @@ class ImageScanService:
         self._drive_failed = drive_failed
         self._dispatch = dispatch
         self._cleared: dict[int, int] = {}
+        """In which version of a chain its channels were, or are being, forgotten."""
+        self._loop = asyncio.get_running_loop()
+        self._closed = False
+
+    def close(self) -> None:
+        """Begins nothing by itself any more."""
+        self._closed = True
 
     def look(self, replicas: Iterable[ChainReplica]) -> None:
         """After chains have changed, or an operation has ended: forgets the channels of those that this drive is to be
         brought up to date in.
         """
+        if self._closed:
+            return
         for replica in replicas:
             chain = replica.chain
             if replica.clears_channels and self._cleared.get(chain.chain_id) != chain.version:
@@ -71,10 +83,15 @@ class ImageScanService:
 
     def _are_cleared(self, token: tuple[ChainReplica, int], status: Status) -> None:
         replica, chain_version = token
+        chain_id = replica.chain.chain_id
         if status is Status.OK:
             self._dispatch(replica, ChannelsCleared(chain_version))
+        elif status is Status.NO_SPACE:  # no fault of the drive's; until there is room, the replica takes no update
+            if self._cleared[chain_id] == chain_version:
+                del self._cleared[chain_id]
+            self._loop.call_later(RETRY_S, self.look, (replica,))
         else:
-            self._drive_failed(f"cannot forget the channels of chain {replica.chain.chain_id}: {status.name}")
+            self._drive_failed(f"cannot forget the channels of chain {chain_id}: {status.name}")
 
     def scan(self, request: Request) -> None:
         """Handles SCAN_IMAGES."""

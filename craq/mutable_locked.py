@@ -63,10 +63,14 @@ class LockedOperation(MutableOperation):
         return self._pending is not None
 
     def _step(self, event: MutableEvent) -> list[MutableEffect]:
+        if isinstance(event, (Committed, Discarded)) and event.failed:
+            if event.no_space:
+                return self._finish(self.refused() or Status.UNAVAILABLE)  # it stays pending until there is room
+            return self._go_offline("a commit failed" if isinstance(event, Committed) else "a discard failed")
         if isinstance(event, Committed):
-            return self._go_offline("a commit failed") if event.failed else self._committed()
+            return self._committed()
         if isinstance(event, Discarded):
-            return self._go_offline("a discard failed") if event.failed else self._has_discarded()
+            return self._has_discarded()
         if isinstance(event, Forwarded):
             return self._forwarded(event.status)
         if isinstance(event, Unreadable):

@@ -177,17 +177,21 @@ class Repaired(msgspec.Struct, frozen=True, gc=False):
 
 
 class Committed(msgspec.Struct, frozen=True, gc=False):
-    """Answers `CommitPending`: durable, or the drive failed."""
+    """Answers `CommitPending`: durable, or it cannot be."""
 
     op: int
     failed: bool = False
+    no_space: bool = False
+    """With `failed`: for lack of room, which is no fault of the drive; the image is still pending."""
 
 
 class Discarded(msgspec.Struct, frozen=True, gc=False):
-    """Answers `DiscardPending`: durable, or the drive failed."""
+    """Answers `DiscardPending`: durable, or it cannot be."""
 
     op: int
     failed: bool = False
+    no_space: bool = False
+    """As in `Committed`."""
 
 
 class VersionKnown(msgspec.Struct, frozen=True, gc=False):

@@ -3,8 +3,10 @@
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from esker.chunkserver.cluster_view import ROUTING_STATE
+from esker.chunkserver.engine.commit_group import CommitDone
 from esker.craq.versions import CHAIN_VERSION_SHIFT
 from esker.wire.messages import LOOKUP_ABSENT, LOOKUP_PRESENT, LOOKUP_UNSURE, Method
 from esker.wire.status import Status
@@ -140,3 +142,17 @@ async def test_a_chain_that_a_failed_drive_learns_of_is_offline_from_the_start(t
             made = await client.create({1: b"x"}, chain=chain, chain_version=2)
             assert made[1] is Status.UNAVAILABLE
             assert await client.read_one(1, chain=chain) is Status.UNAVAILABLE
+
+
+async def test_no_room_for_the_cluster_map_is_no_fault_of_the_drive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with served(tmp_path) as (drive,), await drive.client() as client:
+
+        def full(name: str, value: bytes, done: CommitDone, token: object) -> None:
+            done(token, Status.NO_SPACE)
+
+        monkeypatch.setattr(drive.store, "state_put", full)
+        drive.view.take(routing_of([drive], 2))
+        assert not drive.view.offline_chains
+        assert (await client.create({1: b"x"}, chain_version=2))[1] is Status.OK

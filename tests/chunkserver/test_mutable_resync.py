@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from esker.chunkserver.engine.commit_group import CommitDone
 from esker.chunkserver.engine.image_record import ImageRecord
 from esker.chunkserver.resync import ResyncService
 from esker.chunkserver.scan import ScanService
@@ -168,6 +169,30 @@ async def test_a_replica_alone_forgets_what_it_never_acknowledged(chain: Chain) 
     while (await head.write(1, b"lost!!", sequence=2)).status is not Status.OK:
         assert first.view.link("d1").connection is None, "the head has not found its successor again yet"
     assert await head.read(1) == b"lost!!"
+
+
+async def test_no_room_to_forget_channels_holds_a_resync_up_and_is_no_fault_of_the_drive(
+    chain: Chain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    head = chain.clients[0]
+    first, second, third = chain.drives
+    assert (await head.write(1, b"x")).status is Status.OK
+    chain.change((0, SERVING), (1, SERVING), (2, OFFLINE))
+    clear, refused = third.store.images.clear_channels, []
+
+    def full_at_first(chain_id: int, done: CommitDone, token: object) -> None:
+        if len(refused) == 2:
+            clear(chain_id, done, token)
+        else:
+            refused.append(chain_id)
+            done(token, Status.NO_SPACE)
+
+    monkeypatch.setattr("esker.chunkserver.mutable_scan.RETRY_S", 0.01)
+    monkeypatch.setattr(third.store.images, "clear_channels", full_at_first)
+    chain.change((0, SERVING), (1, SERVING), (2, SYNCING))
+    await chain.synced(second, first, third)
+    assert refused == [HEAD, HEAD]
+    assert not third.view.offline_chains
 
 
 async def test_what_is_pending_is_committed_by_the_next_tail(chain: Chain) -> None:

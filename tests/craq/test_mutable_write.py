@@ -204,6 +204,21 @@ def test_a_failed_commit_takes_the_target_offline_and_changes_no_answer() -> Non
     assert play(head, Committed(1, failed=True)) == [TargetOffline("a commit failed"), Ended(1, True)]
 
 
+def test_want_of_room_for_a_commit_leaves_the_image_pending_and_the_target_where_it_is() -> None:
+    head = replica()
+    sent_on(head)
+    play(head, Forwarded(1, Status.OK))
+    assert play(head, Committed(1, failed=True, no_space=True)) == [Ended(1, True)]
+    assert play(head, update(2)) == [LookupMutable(2)]
+
+
+def test_want_of_room_for_a_discard_leaves_the_outcome_open() -> None:
+    head = replica()
+    sent_on(head)
+    play(head, Forwarded(1, Status.NO_SPACE))
+    assert play(head, Discarded(1, failed=True, no_space=True)) == answered(Status.UNAVAILABLE, left=True)
+
+
 def test_a_base_that_is_damaged_is_mended_once_before_it_is_copied() -> None:
     head, base = replica(), image(OLD)
     play(head, update(), looked(committed=base), Reserved(1, True))
