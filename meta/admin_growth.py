@@ -20,12 +20,16 @@ from esker.meta.routing import bump_version, read_all, read_routing, read_versio
 from esker.meta.store.base import VALUE_BYTES_MAX, Store, Transaction
 from esker.wire.admin_messages import Expand, ExpandReply, ForgetDrives, GrowthReply, SetGoals
 from esker.wire.errors import RequestFailed
+from esker.wire.limits import BODY_BYTES_MAX, PLACEMENT_SLOTS
 from esker.wire.placement import WEIGHT_MAX, build_slot_table
 from esker.wire.status import Status
 from esker.wire.types import Chain, ChainTable, Leaving, Namespace, Replica, Routing
 
 CHAINS_MAX = 10_000
 """That one request may name: what fits into a transaction."""
+VERSIONS_MAX = 48
+"""Of a chain table: who opens a namespace gets the slot tables of all that it is laid out over in one message."""
+assert VERSIONS_MAX * 2 * PLACEMENT_SLOTS < 0.8 * BODY_BYTES_MAX, "nobody could open a namespace"
 
 
 async def set_goals(store: Store, request: SetGoals, now_ms: int) -> GrowthReply:
@@ -71,6 +75,8 @@ async def expand(store: Store, request: Expand) -> ExpandReply:
     table = newest_table(routing, request.table_id)
     if table is None or not 1 <= len(request.chains) <= CHAINS_MAX:
         raise _bad(f"{len(request.chains)} new chains for table {request.table_id}")
+    if table.version >= VERSIONS_MAX:
+        raise _bad(f"table {table.table_id} has been expanded {VERSIONS_MAX - 1} times, which is as often as it can be")
     first_id = routing.chains[-1].chain_id + 1
     _new_chains(request, routing, first_id)
     weights = tuple(chain.weight for chain in request.chains)

@@ -225,6 +225,17 @@ async def test_a_table_that_no_record_holds_is_refused(ready_store: Store, monke
     assert caught.value.status is Status.BAD_REQUEST
 
 
+async def test_more_versions_than_a_namespace_can_be_laid_out_over_are_refused(
+    ready_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admin_growth, "VERSIONS_MAX", 2)
+    ask = Expand((await routing_of(ready_store)).version, TABLE_ID, (NewChain(("d0", "d1"), 1, 1),))
+    assert (await expand(ready_store, ask)).table_version == 2
+    ask = Expand((await routing_of(ready_store)).version, TABLE_ID, (NewChain(("d0", "d2"), 1, 1),))
+    with pytest.raises(RequestFailed, match="table 1 has been expanded 1 times, which is as often as it can be"):
+        await expand(ready_store, ask)
+
+
 async def test_only_empty_drives_are_forgotten(ready_store: Store) -> None:
     await join(ready_store, worker(4), dead)
     version = (await routing_of(ready_store)).version
