@@ -17,11 +17,11 @@ class Holds:
     def hold(self, chain: Chain, drive_id: str, incarnation: str, now_s: float) -> None:
         """Leave it out from now on; a hold that has not ended is not made longer."""
         key = (chain.chain_id, drive_id, incarnation)
-        until_s, span_s = self._until.get(key, (now_s, HOLD_MIN_S / 2))
-        if now_s < until_s:
+        if now_s < self._until.get(key, (now_s, 0.0))[0]:
             return
-        if now_s - until_s > HOLD_MAX_S:
-            span_s = HOLD_MIN_S / 2
+        # Also those of lives that are over go with time.
+        self._until = {each: held for each, held in self._until.items() if now_s - held[0] <= HOLD_MAX_S}
+        _, span_s = self._until.get(key, (now_s, HOLD_MIN_S / 2))
         span_s = min(2 * span_s, HOLD_MAX_S)
         self._until[key] = (now_s + span_s, span_s)
 
