@@ -3,7 +3,7 @@
 Busy heads and other versions of a chain are asked again until the deadline. Where a head, or a replica behind it, is
 unavailable the chain is about to get another head: the chunk is tried again while a newer cluster map can bring one,
 for `FAILOVER_S` at most, and fails at once where the map says that no replica will serve soon. A head that is silent is
-given up once the map names another.
+given up once the map names another, and one whose connection ended at once, even if its process lives on.
 
 Where other chains stand in for one that does not serve (`ChainRoutes.waits` is False), nothing waits for another head:
 chunks whose chain cannot take them fail as UNAVAILABLE, and `unavailable` names the chains.
