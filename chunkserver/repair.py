@@ -98,6 +98,8 @@ class RepairService:
         self._peace: OrderedDict[bytes, float] = OrderedDict()
         """Until when a chunk is left alone, the oldest first."""
         self._tasks: set[asyncio.Task[None]] = set()
+        self._busy = 0
+        """Tasks that will look at the queue again before they end."""
         self._timers: dict[bytes, asyncio.TimerHandle] = {}
         self._closed = False
 
@@ -179,7 +181,8 @@ class RepairService:
     def _add(self, key: bytes) -> None:
         self._timers.pop(key, None)
         self._queue.append(key)
-        if len(self._tasks) < AT_ONCE:
+        if self._busy < AT_ONCE:
+            self._busy += 1
             task = asyncio.ensure_future(self._work())
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -198,6 +201,7 @@ class RepairService:
                 self._timers[key] = self._loop.call_later(RETRY_DELAYS_S[tries], self._add, key)
             else:
                 del self._known[key]
+        self._busy -= 1
 
 
 def _settle(future: asyncio.Future[Status], status: Status) -> None:

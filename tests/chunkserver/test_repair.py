@@ -11,9 +11,11 @@ import pytest
 from esker.chunkserver import repair
 from esker.chunkserver.engine.interface import Done
 from esker.chunkserver.engine.record import Record, record_key
+from esker.chunkserver.operations import SyncEnded
 from esker.chunkserver.scan import ScanService
 from esker.chunkserver.upkeep import Upkeep
 from esker.chunkserver.verify import BlockSource, Verdict, Verifier
+from esker.craq.replica import ChainReplica
 from esker.wire.errors import RequestFailed
 from esker.wire.ids import chunk_id
 from esker.wire.limits import KIB, MIB
@@ -351,6 +353,34 @@ async def test_a_resyncs_source_is_mended_from_the_replica_that_it_brings_up_to_
         assert await client.read_one(2) == content(2)
         await upkeep.aclose()
         await pair.resyncs.aclose()
+
+
+class Held:
+    """A runner whose repairs end when the test says so."""
+
+    def __init__(self) -> None:
+        self.ended: list[SyncEnded] = []
+
+    def repair(self, replica: ChainReplica, record_key: bytes, timeout_s: float, ended: SyncEnded) -> None:
+        self.ended.append(ended)
+
+
+async def test_a_suspect_that_comes_as_the_last_repairs_end_is_looked_at(one: Cared) -> None:
+    async def no_images(key: bytes) -> repair.Mended:
+        raise AssertionError("there are none")
+
+    drive, held = one.drives[FIRST], Held()
+    repairs = repair.RepairService(held, drive.view.replicas, drive.counters, drive.name, no_images)
+    for number in range(repair.AT_ONCE):
+        repairs.suspect(key_of(number))
+    await until(lambda: len(held.ended) == repair.AT_ONCE, "all that are looked at at once")
+    for ended in held.ended:
+        ended(Status.OK)
+    asyncio.get_running_loop().call_soon(repairs.suspect, key_of(9))
+    await until(lambda: len(held.ended) == repair.AT_ONCE + 1, "the next one")
+    held.ended[-1](Status.OK)
+    await until(lambda: not repairs.waiting, "its end")
+    await repairs.aclose()
 
 
 def test_statuses_have_one_meaning_each() -> None:
