@@ -4,7 +4,8 @@ Which image may be given out is the replica's decision, taken for each extent; i
 stretch, so that the slot stays what it was until the read has ended. Over a socket the data passes through the pool;
 into registered memory the ring reads directly, and the CPU never touches it. The client verifies it.
 
-A request's extents are taken up a few at a time, and no more of them than its connection takes away.
+A request's extents are taken up a few at a time, and no more of them than its connection takes away. What waits for one
+connection never exceeds what is free, so that a peer that takes nothing leaves the pool to others.
 """
 
 import asyncio
@@ -13,6 +14,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
+from weakref import WeakKeyDictionary
 
 from esker.chunkserver.engine.image_record import ImageRecord
 from esker.chunkserver.engine.images import Images
@@ -31,7 +33,7 @@ from esker.wire.limits import ALIGN_BYTES, CHECKSUM_BLOCK_BYTES, MIB, aligned
 from esker.wire.memory import ForeignMemory
 from esker.wire.mutable_columns import RangeRow, covered, range_rows
 from esker.wire.mutable_messages import READ_RANGE_RESULT, ReadRange, ReadRangeReply
-from esker.wire.rpc_server import Request
+from esker.wire.rpc_server import Request, ServerConnection
 from esker.wire.status import Status
 
 JOBS_MAX = 4096
@@ -43,6 +45,18 @@ REPLY_BYTES_AIM = 512 << 10
 
 Extent = tuple[int, RangeRow]
 """Number in the request, and its row."""
+
+
+class _Peer:
+    """What waits for one connection."""
+
+    __slots__ = ("__weakref__", "held_bytes", "wake")
+
+    def __init__(self) -> None:
+        self.held_bytes = 0
+        """Of the pool: being read for it, or in its socket."""
+        self.wake: set[Callable[[], None]] = set()
+        """Requests that wait until it has taken some."""
 
 
 class RangeService:
@@ -64,6 +78,7 @@ class RangeService:
         self.memories = memories
         self.counters = counters
         self.jobs = 0
+        self._peers: WeakKeyDictionary[ServerConnection, _Peer] = WeakKeyDictionary()
         self._replicas = replicas
         self._refresh = refresh
 
@@ -75,7 +90,8 @@ class RangeService:
             raise RequestFailed(Status.BUSY, f"{self.jobs} reads of mutable chunks are under way")
         memory = self.memories.find(request.connection, message.memory_id) if message.memory_id else None
         self.jobs += 1
-        _Job(self, request, extents, memory, message.budget_ms / 1000).go_on()
+        peer = self._peers.setdefault(request.connection, _Peer())
+        _Job(self, request, peer, extents, memory, message.budget_ms / 1000).go_on()
 
     def replica(self, chain_id: int, chain_version: int) -> ChainReplica | None:
         """The replica that a request names, if there is one."""
@@ -92,12 +108,14 @@ class _Job:
         self,
         service: RangeService,
         request: Request,
+        peer: _Peer,
         rows: list[RangeRow],
         memory: ForeignMemory | None,
         budget_s: float,
     ) -> None:
         self._service = service
         self._request = request
+        self._peer = peer
         self._memory = memory
         if memory is not None:
             memory.users += 1
@@ -166,11 +184,10 @@ class _Job:
         size = aligned(end - start)
         region: Region | None = None
         if self._memory is None:
-            region = self._service.pool.allocate(size)
+            region = self._allocate(size)
             if region is None:
                 self._no_memory(number, row)
                 return
-            self._held_bytes += region.size_bytes
             buffer = region.view[:size]
         else:
             if row.memory_at % ALIGN_BYTES or not self._memory.holds(row.memory_at, size):
@@ -180,21 +197,37 @@ class _Job:
             buffer = self._memory.view[row.memory_at : row.memory_at + size]
         self._service.images.read_part(image, start, buffer, self._read, (number, image, start, end, region))
 
+    def _allocate(self, size_bytes: int) -> Region | None:
+        pool, held_bytes = self._service.pool, self._peer.held_bytes
+        if held_bytes and held_bytes + size_bytes > pool.free_bytes:
+            return None
+        region = pool.allocate(size_bytes)
+        if region is not None:
+            self._held_bytes += region.size_bytes
+            self._peer.held_bytes += region.size_bytes
+        return region
+
+    def _give_back(self, region: Region) -> None:
+        self._held_bytes -= region.size_bytes
+        self._peer.held_bytes -= region.size_bytes
+        region.drop()
+
     def _no_memory(self, number: int, row: RangeRow) -> None:
-        """The extent waits for what this request holds itself; nobody waits for others."""
+        """The extent waits for what is held for its own connection; nobody waits for others."""
         self._under_way -= 1
-        if self._held_bytes:
-            self._waiting.appendleft((number, row))
-        else:
+        if not self._peer.held_bytes:
             self._settle(number, Status.BUSY)
+            return
+        self._waiting.appendleft((number, row))
+        self._peer.wake.add(self._later)
 
     def _read(self, token: tuple[int, ImageRecord, int, int, Region | None], result: int) -> None:
         number, image, start, end, region = token
         self._under_way -= 1
         if result != aligned(end - start):
             if region is not None:
-                self._held_bytes -= region.size_bytes
-                region.drop()
+                self._give_back(region)
+                self._wake()
             self._settle(number, self._failure(result))
             return
         if region is not None:
@@ -241,7 +274,12 @@ class _Job:
 
     def _sent(self, regions: list[Region]) -> None:
         for region in regions:
-            self._held_bytes -= region.size_bytes
-            region.drop()
+            self._give_back(region)
         if self._waiting:
             self._later()
+        self._wake()
+
+    def _wake(self) -> None:
+        wake, self._peer.wake = self._peer.wake, set()
+        for later in wake:
+            later()

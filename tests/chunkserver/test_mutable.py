@@ -1,5 +1,6 @@
 """Mutable chunks on two and three drives: real stores, sockets and services."""
 
+import asyncio
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,7 +14,8 @@ from esker.craq.mutable_messages import Image
 from esker.wire.ids import chunk_id
 from esker.wire.limits import KIB, MIB
 from esker.wire.memory import SharedArena
-from esker.wire.mutable_messages import PatchKind
+from esker.wire.messages import Method
+from esker.wire.mutable_messages import READ_RANGE_EXTENT, PatchKind, ReadRange
 from esker.wire.status import Status
 
 from ..waiting import until
@@ -256,6 +258,36 @@ async def test_many_ranges_through_a_small_pool(tmp_path: Path) -> None:
         assert (await client.write(1, content)).status is Status.OK
         found = await client.read_rows([(1, 0, MIB)] * 20)
         assert all(row[1] == Status.OK and data == content for row, data in found.values())
+        await until(lambda: drive.idle, "everything is given back")
+
+
+async def test_a_client_that_takes_nothing_leaves_the_pool_to_others(tmp_path: Path) -> None:
+    async with served(tmp_path, 1, pool_bytes=16 * MIB) as (drive,), await drive.client(tcp=True) as raw:
+        client = MutableClient(raw)
+        content = os.urandom(2 * MIB)
+        assert (await client.write(1, content, slot_bytes=2 * MIB)).status is Status.OK
+        extent = READ_RANGE_EXTENT.pack(object_of(1), 0, HEAD, 1, 0, 2 * MIB, 0)
+        async with await drive.client(tcp=True) as lazy:
+            stream = lazy.connection.stream
+            stream._loop.remove_reader(stream._fd)
+            for _ in range(16):
+                lazy.start(Method.READ_RANGE, ReadRange(extent * 4, 0, 60_000))
+            await until(lambda: drive.pool.free_bytes <= 10 * MIB, "its reads began")
+            for _ in range(5):
+                assert await client.read(1, length=2 * MIB) == content
+            assert drive.pool.free_bytes >= 6 * MIB, "what waits for one connection is bounded"
+        await until(lambda: drive.idle, "the worker let go")
+
+
+async def test_many_requests_of_one_client_wait_for_each_other(tmp_path: Path) -> None:
+    async with served(tmp_path, 1, pool_bytes=8 * MIB) as (drive,), await drive.client(tcp=True) as raw:
+        client = MutableClient(raw)
+        content = os.urandom(MIB)
+        assert (await client.write(1, content)).status is Status.OK
+        async with asyncio.TaskGroup() as group:
+            reads = [group.create_task(client.read_rows([(1, 0, MIB)] * 4)) for _ in range(12)]
+        rows = [row for read in reads for row in read.result().values()]
+        assert all(row[1] == Status.OK and data == content for row, data in rows)
         await until(lambda: drive.idle, "everything is given back")
 
 
