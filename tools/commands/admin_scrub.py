@@ -26,7 +26,10 @@ def scrub(
 
     Exit code 6: chunks are damaged and not repaired. 3: a worker did not answer. 75: not through within --wait.
     """
+    from esker.chunkserver.config import SCRUB_BYTES_PER_S_MIN
+    from esker.chunkserver.scrub import RATE_MAX
     from esker.runtime import logging
+    from esker.runtime.sizes import format_size
     from esker.tools.admin.scrub_command import run_scrub
     from esker.tools.running import run_command
     from esker.wire.errors import UserError
@@ -39,16 +42,14 @@ def scrub(
     if not (every or names or status):
         raise UserError("name the drives or nodes to scrub, or give --all; esker admin nodes lists them")
     rate_bytes_per_s = 0 if rate is None else size(rate)
-    if rate is not None and rate_bytes_per_s < RATE_BYTES_PER_S_MIN:
-        raise UserError(f"--rate {rate} is too slow; give at least 1MiB")
+    if rate is not None and not SCRUB_BYTES_PER_S_MIN <= rate_bytes_per_s <= RATE_MAX:
+        allowed = f"{format_size(SCRUB_BYTES_PER_S_MIN)} to {format_size(RATE_MAX)}"
+        raise UserError(f"--rate {rate}; allowed: {allowed}")
     wait_s = None if wait is None else seconds(wait)
     work = run_scrub(
         cluster, names or (), start=not status, wait_s=wait_s, rate_bytes_per_s=rate_bytes_per_s, as_json=json
     )
     finish(run_command(work))
-
-
-RATE_BYTES_PER_S_MIN = 1 << 20
 
 
 def register(app: typer.Typer) -> None:

@@ -66,7 +66,8 @@ def test_exit_codes(drives: list[DriveScrub], waited: bool, code: ExitCode) -> N
         ((), "name the drives or nodes to scrub, or give --all"),
         (("d0", "--all"), "give drives and nodes, or --all, not both"),
         (("--status", "--wait", "5s"), "--status starts nothing; leave out --wait and --rate"),
-        (("--all", "--rate", "5k"), "--rate 5k is too slow; give at least 1MiB"),
+        (("--all", "--rate", "5k"), "--rate 5k; allowed: 1 MiB to 1 TiB"),
+        (("--all", "--rate", "2t"), "--rate 2t; allowed: 1 MiB to 1 TiB"),
     ],
 )
 async def test_bad_input_is_one_line(arguments: tuple[str, ...], complaint: str) -> None:
