@@ -8,9 +8,9 @@ import asyncio
 from collections.abc import Sequence
 from typing import Protocol
 
-from esker.wire.admin_messages import Scan, ScanReply
+from esker.wire.admin_messages import SCAN_ROW, Scan, ScanReply
 from esker.wire.codec import decode_body
-from esker.wire.errors import ConnectionFailed, DeadlineExceeded, EskerError
+from esker.wire.errors import ConnectionFailed, DeadlineExceeded, EskerError, ProtocolError
 from esker.wire.messages import REMOVE_RESULT, Method, Remove, RemoveReply
 from esker.wire.rpc_client import Connection, TcpAddress
 from esker.wire.status import Status
@@ -42,7 +42,10 @@ class TcpDrives:
 
     async def scan(self, worker: Worker, scan: Scan) -> ScanReply:
         connection = await self._connected(worker)
-        return await connection.call(Method.SCAN, scan, ScanReply, timeout_s=CALL_TIMEOUT_S)
+        reply = await connection.call(Method.SCAN, scan, ScanReply, timeout_s=CALL_TIMEOUT_S)
+        if len(reply.rows) % SCAN_ROW.size:
+            raise ProtocolError(f"{connection.address} sent {len(reply.rows)} bytes of rows of {SCAN_ROW.size}")
+        return reply
 
     async def remove(self, worker: Worker, space: int, extents: Sequence[bytes]) -> list[Status]:
         connection = await self._connected(worker)

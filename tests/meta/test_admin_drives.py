@@ -4,7 +4,7 @@ import pytest
 
 from esker.meta.admin_drives import TcpDrives
 from esker.wire.admin_messages import Scan, ScanReply
-from esker.wire.errors import ConnectionFailed
+from esker.wire.errors import ConnectionFailed, ProtocolError
 from esker.wire.messages import Method
 from esker.wire.rpc_server import Identity, RpcServer, unary
 
@@ -27,3 +27,18 @@ async def test_what_another_worker_at_the_address_has_is_not_asked() -> None:
     finally:
         await drives.aclose()
         await other.aclose()
+
+
+async def test_rows_that_are_cut_off_are_no_reply() -> None:
+    async def cut_off(request: Scan) -> ScanReply:
+        return ScanReply(b"x", b"", b"", 0)
+
+    server = RpcServer({Method.SCAN: unary(Scan, cut_off)}, Identity("c1", "d0", "first"))
+    drives = TcpDrives("c1")
+    try:
+        place = worker(0, port=await server.listen_tcp("127.0.0.1", 0))
+        with pytest.raises(ProtocolError, match="sent 1 bytes of rows"):
+            await drives.scan(place, Scan(1, b"", 10, 1))
+    finally:
+        await drives.aclose()
+        await server.aclose()
