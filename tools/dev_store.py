@@ -8,7 +8,7 @@ import os
 import secrets
 from pathlib import Path
 
-from esker.meta.store.base import KEY_END
+from esker.meta.store.base import KEY_END, Transaction
 from esker.meta.store.fdb_opening import open_foundationdb
 
 STORE_VARIABLE = "ESKER_DEV_STORE"
@@ -36,8 +36,10 @@ async def remove_metadata(directory: Path) -> None:
     cluster_file = Path(os.environ[STORE_VARIABLE].removeprefix(_FDB))
     store = await open_foundationdb(cluster_file, prefix=path.read_text(encoding="ascii").encode())
     try:
-        transaction = store.transaction()
-        transaction.clear_range(b"", KEY_END)
-        await transaction.commit()
+        await store.run(_clear, what="removal of the cluster's metadata")
     finally:
         await store.aclose()
+
+
+async def _clear(transaction: Transaction) -> None:
+    transaction.clear_range(b"", KEY_END)
