@@ -5,12 +5,12 @@ its checksums. What a predecessor sends is verified by what comes of it: the ima
 predecessor names.
 """
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
 from esker.chunkserver.engine.record import record_key
+from esker.chunkserver.incoming import Incoming, check_payload
 from esker.chunkserver.memories import ClientMemories
 from esker.chunkserver.mutable_operations import MutableBatch, MutableOperation
 from esker.chunkserver.mutable_runner import MutableRunner
@@ -20,9 +20,8 @@ from esker.craq.replica import ChainReplica
 from esker.runtime.counters import Counters
 from esker.wire.checksum import checksums
 from esker.wire.codec import decode_body
-from esker.wire.errors import ConnectionFailed, RequestFailed
+from esker.wire.errors import RequestFailed
 from esker.wire.ids import FILE_SPACE, chunk_id
-from esker.wire.limits import REQUEST_PAYLOAD_BYTES_MAX
 from esker.wire.mutable_columns import UpdateRow, WriteRow, update_rows, write_rows
 from esker.wire.mutable_messages import (
     NO_CLIENT,
@@ -37,7 +36,6 @@ from esker.wire.mutable_messages import (
 from esker.wire.rpc_server import Request
 from esker.wire.status import Status
 
-PAYLOAD_TIMEOUT_S = 30.0
 POOL_SHARE = 2
 """A chunk may be one part in this many of the pool: it must pass whole, to a replica that is brought up to date."""
 OPERATIONS_MAX = 16384
@@ -70,11 +68,10 @@ class MutableWriteService:
         self._runner = runner
         self._all = all_operations
         self._pool = pool
-        self._memories = memories
+        self._incoming = Incoming(pool, memories)
         self._counters = counters
         self._replicas = replicas
         self._refresh = refresh
-        self._loop = asyncio.get_running_loop()
 
     def write(self, request: Request) -> Sequence[memoryview] | None:
         """Handles WRITE."""
@@ -102,55 +99,19 @@ class MutableWriteService:
     ) -> Sequence[memoryview] | None:
         """Has the payloads of `rows` in the pool, one behind the other, when `start` is called with them."""
         total = sum(row.payload_bytes for row in rows)
-        if total > REQUEST_PAYLOAD_BYTES_MAX:
-            raise RequestFailed(Status.TOO_LARGE, f"{total} bytes in one request; allowed: {REQUEST_PAYLOAD_BYTES_MAX}")
-        if request.payload_bytes != (0 if memory_id else total):
-            raise RequestFailed(Status.BAD_REQUEST, f"a payload of {request.payload_bytes} bytes for {total}")
+        check_payload(request, total, memory_id)
         if self._all.busy >= OPERATIONS_MAX:
             raise RequestFailed(Status.BUSY, f"{self._all.busy} writes are under way")
         if total == 0:
             start(None)
             return None
-        region = self._pool.allocate(total)
-        if region is None:
-            raise RequestFailed(Status.BUSY, "the worker's pool is full")
-        if memory_id:
-            try:
-                self._copy_in(request, memory_id, rows, region)
-            except BaseException:
-                region.drop()
-                raise
-            start(region)
-            return None
-        stream = request.connection.stream
-        late = self._loop.call_later(
-            min(max(0, budget_ms) / 1000, PAYLOAD_TIMEOUT_S),
-            lambda: stream.close(ConnectionFailed(f"the payload of a {request.method.name} did not arrive in time")),
-        )
-
-        def arrived() -> None:
-            late.cancel()
-            start(region)
-
-        def lost() -> None:
-            late.cancel()
-            region.drop()
-
-        request.on_payload = arrived
-        request.on_lost = lost
-        return [region.view[:total]]
-
-    def _copy_in(self, request: Request, memory_id: int, rows: Sequence[WriteRow | UpdateRow], region: Region) -> None:
-        memory = self._memories.find(request.connection, memory_id)
+        pieces = []
         at = 0
         for row in rows:
-            size = row.payload_bytes
-            if not memory.holds(row.memory_at, size):
-                raise RequestFailed(Status.BAD_MEMORY, f"{size} bytes at {row.memory_at} lie outside the memory")
-            if size and not memory.copy_from(row.memory_at, [region.view[at : at + size]]):
-                self._memories.distrust(request.connection, "a copy from it came short")
-                raise RequestFailed(Status.BAD_MEMORY, "the memory is shorter than it was registered")
-            at += size
+            if row.payload_bytes or memory_id:
+                pieces.append((row.memory_at, at, row.payload_bytes))
+            at += row.payload_bytes
+        return self._incoming.take(request, pieces, total, memory_id, budget_ms, start)
 
     # WRITE
 

@@ -4,11 +4,12 @@ Incoming payload is always a snapshot in the pool before its checksum is verifie
 and forwarded, so that a client which changes its memory meanwhile changes nothing.
 """
 
-import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from esker.chunkserver.engine.slot_class import zero_padding
+from esker.chunkserver.incoming import Incoming, Piece, check_payload
 from esker.chunkserver.memories import ClientMemories
 from esker.chunkserver.operations import Batch, Operation
 from esker.chunkserver.pool import Region, WorkerPool
@@ -19,15 +20,13 @@ from esker.runtime.counters import Counters
 from esker.wire.checksum import checksums
 from esker.wire.codec import decode_body
 from esker.wire.columns import create_rows, rows
-from esker.wire.errors import ConnectionFailed, RequestFailed
+from esker.wire.errors import RequestFailed
 from esker.wire.ids import NO_PUT_ID
-from esker.wire.limits import ALIGN_BYTES, CHUNK_BYTES_MAX, REQUEST_PAYLOAD_BYTES_MAX, aligned
+from esker.wire.limits import ALIGN_BYTES, CHUNK_BYTES_MAX, aligned
 from esker.wire.messages import CREATE_RESULT, REMOVE_EXTENT, REMOVE_RESULT, Create, Method, Remove
 from esker.wire.rpc_server import Request
 from esker.wire.status import Status
 
-PAYLOAD_TIMEOUT_S = 30.0
-"""A payload that is not here by then, or by the end of the request's budget, holds pool memory no longer."""
 OPERATIONS_MAX = 16384
 """Operations under way in this worker before new requests are answered BUSY."""
 
@@ -53,13 +52,11 @@ class WriteService:
         check_space: Callable[[int], None] = lambda space: None,
     ) -> None:
         self._runner = runner
-        self._pool = pool
-        self._memories = memories
+        self._incoming = Incoming(pool, memories)
         self._counters = counters
         self._replicas = replicas
         self._refresh = refresh
         self._check_space = check_space
-        self._loop = asyncio.get_running_loop()
 
     def _check_room(self) -> None:
         if self._runner.busy >= OPERATIONS_MAX:
@@ -71,77 +68,30 @@ class WriteService:
         self._check_space(message.space)
         extents = create_rows(message)
         _check_slot_bytes(message.slot_bytes, extents)
-        total = sum(row[4] for row, _, _ in extents)
-        if total > REQUEST_PAYLOAD_BYTES_MAX:
-            raise RequestFailed(Status.TOO_LARGE, f"{total} bytes in one request; allowed: {REQUEST_PAYLOAD_BYTES_MAX}")
-        if not message.memory_id and total != request.payload_bytes:
-            raise RequestFailed(Status.BAD_REQUEST, f"a payload of {request.payload_bytes} bytes for {total}")
+        check_payload(request, sum(row[4] for row, _, _ in extents), message.memory_id)
         self._check_room()
-        region = self._pool.allocate(sum(aligned(row[4]) for row, _, _ in extents))
-        if region is None:
-            raise RequestFailed(Status.BUSY, "the worker's pool is full")
-        places = []
+        pieces = []
         at = 0
         for row, _, _ in extents:
-            places.append((at, row[4]))
+            pieces.append((row[5] * ALIGN_BYTES, at, row[4]))
             at += aligned(row[4])
-        if message.memory_id:
-            try:
-                self._copy_in(request, message.memory_id, extents, region, places)
-            except BaseException:
-                region.drop()
-                raise
-            self._start_creates(request, message, extents, region, places)
-            return None
-        stream = request.connection.stream
-        late = self._loop.call_later(
-            min(max(0, message.budget_ms) / 1000, PAYLOAD_TIMEOUT_S),
-            lambda: stream.close(ConnectionFailed("the payload of a CREATE did not arrive within its budget")),
-        )
-
-        def arrived() -> None:
-            late.cancel()
-            self._start_creates(request, message, extents, region, places)
-
-        def lost() -> None:
-            late.cancel()
-            region.drop()
-
-        request.on_payload = arrived
-        request.on_lost = lost
-        return [region.view[start : start + length] for start, length in places]
-
-    def _copy_in(
-        self,
-        request: Request,
-        memory_id: int,
-        extents: Extents,
-        region: Region,
-        places: Sequence[tuple[int, int]],
-    ) -> None:
-        memory = self._memories.find(request.connection, memory_id)
-        for (row, _, _), (start, length) in zip(extents, places, strict=True):
-            offset = row[5] * ALIGN_BYTES
-            if not memory.holds(offset, length):
-                raise RequestFailed(Status.BAD_MEMORY, f"{length} bytes at {offset} lie outside the memory")
-            if not memory.copy_from(offset, [region.view[start : start + length]]):
-                self._memories.distrust(request.connection, "a copy from it came short")
-                raise RequestFailed(Status.BAD_MEMORY, "the memory is shorter than it was registered")
+        start = partial(self._start_creates, request, message, extents, pieces)
+        return self._incoming.take(request, pieces, at, message.memory_id, message.budget_ms, start)
 
     def _start_creates(
         self,
         request: Request,
         message: Create,
         extents: Extents,
+        pieces: Sequence[Piece],
         region: Region,
-        places: Sequence[tuple[int, int]],
     ) -> None:
         if request.connection.stream.closed:
             region.drop()
             return
         batch = Batch(request, len(extents), region)
         deadline = self._runner.begin(batch, message.budget_ms)
-        for number, ((row, sums, key), (start, length)) in enumerate(zip(extents, places, strict=True)):
+        for number, ((row, sums, key), (_, start, length)) in enumerate(zip(extents, pieces, strict=True)):
             view = region.view[start : start + aligned(length)]
             if checksums(view[:length]) != sums:
                 self._counters.add("create_checksum")
