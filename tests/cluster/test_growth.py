@@ -12,8 +12,10 @@ import pytest
 
 from esker.chunkserver.worker import EXIT_USER_ERROR
 from esker.kvclient import KVCacheClient, Status
+from esker.tools.admin.catalog_command import check_catalog
 from esker.tools.admin.cluster_figures import look
 from esker.tools.admin.growth import run_balance, run_drain, run_expand, run_remove_node, run_replace
+from esker.tools.admin.link import ClusterLink
 from esker.tools.exit_codes import ExitCode
 from esker.wire.errors import UserError
 from esker.wire.limits import KIB, MIB
@@ -125,6 +127,9 @@ async def test_a_cluster_grows_and_shrinks(tmp_path: Path, capsys: Printed) -> N
         )
         assert drained["state"] == "done"
         assert drained["chains"] == drained["chains_done"] > 0
+        async with ClusterLink(cluster.cluster) as link:
+            checked = await check_catalog(link, None, repair=False)
+        assert checked.exit_code() is ExitCode.FINE, "other heads have the same blocks"
         await told(capsys, run_remove_node(cluster.cluster, "n0", as_json=True))
         assert "not in this cluster any more: it was removed by an operator" in await reason(cluster.workers[0])
         assert (await cluster.workers[0].ended())[0] == EXIT_USER_ERROR, "its supervisor does not start it again"

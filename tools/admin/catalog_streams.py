@@ -35,12 +35,13 @@ class Block(NamedTuple):
     version: int
 
     def agrees(self, entry: CatalogEntry) -> bool:
-        """Whether the catalog has exactly this."""
-        return (entry.key, entry.block_bytes, entry.chunk_count, entry.created_ms, entry.version, entry.chain_id) == (
+        """Whether the catalog has this. `created_ms` is not compared: each replica notes it by its own clock, and the
+        catalog has that of whoever was the head then.
+        """
+        return (entry.key, entry.block_bytes, entry.chunk_count, entry.version, entry.chain_id) == (
             self.key,
             self.block_bytes,
             self.chunk_count,
-            self.created_ms,
             self.version,
             self.chain_id,
         )
