@@ -95,19 +95,19 @@ def _notes(routing: Routing) -> Iterable[str]:
     )
     if shared:
         yield (
-            f"{shared} of {len(routing.chains)} chains have replicas that share a node, as there are only "
-            f"{len(set(nodes.values()))} nodes: the loss of a node may make their blocks unreadable"
+            f"{shared} of {len(routing.chains)} chains have replicas that share a node, as there are too "
+            f"few nodes ({len(set(nodes.values()))}): the loss of a node may make their blocks unreadable"
         )
     held = {replica.drive_id for chain in routing.chains for replica in chain.replicas}
     leaving = {each.drive_id for each in routing.leaving}
     idle = [worker.drive_id for worker in routing.workers if worker.drive_id not in held | leaving]
     if idle:
-        yield f"{len(idle)} drives hold no chains yet: {', '.join(idle)}; run esker admin expand"
+        yield f"drives without chains: {', '.join(idle)}; run esker admin expand"
     if routing.goals:
-        yield f"{len(routing.goals)} chains are getting other drives"
+        yield f"chains that are getting other drives: {len(routing.goals)}"
     empty = sorted(leaving - held)
     if empty:
-        yield f"{len(empty)} drained drives are empty and may be removed: {', '.join(empty)}"
+        yield f"drained drives that are empty and may be removed: {', '.join(empty)}"
 
 
 def catalog_note(workers: Iterable[WorkerStatus]) -> str:
@@ -116,8 +116,7 @@ def catalog_note(workers: Iterable[WorkerStatus]) -> str:
     if not due:
         return ""
     return (
-        f"the catalog may have missed blocks of {len(due)} drives ({', '.join(due)}): "
-        "run esker admin catalog check --repair"
+        f"the catalog may have missed blocks of these drives: {', '.join(due)}; run esker admin catalog check --repair"
     )
 
 

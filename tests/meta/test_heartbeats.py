@@ -58,7 +58,7 @@ def test_notes() -> None:
     assert noted() == ""
     assert noted(chains=(), drives_expected=3) == "2 of 3 drives have joined"
     assert noted(workers=(worker(0), worker(1))).startswith("2 of 2 chains have replicas that share a node")
-    assert noted(workers=(*ROUTING.workers, worker(2))) == "1 drives hold no chains yet: d2; run esker admin expand"
+    assert noted(workers=(*ROUTING.workers, worker(2))) == "drives without chains: d2; run esker admin expand"
     more = (*ROUTING.workers, worker(2))
-    assert noted(workers=more, leaving=(Leaving("d2", 1),)) == "1 drained drives are empty and may be removed: d2"
-    assert noted(goals=(ChainGoal(1, ("d0",)),)) == "1 chains are getting other drives"
+    assert noted(workers=more, leaving=(Leaving("d2", 1),)) == "drained drives that are empty and may be removed: d2"
+    assert noted(goals=(ChainGoal(1, ("d0",)),)) == "chains that are getting other drives: 1"

@@ -50,11 +50,13 @@ async def run_status(cluster: str, *, as_json: bool) -> ExitCode:
         [
             ("id", shown["cluster_id"]),
             ("manager", f"{status.manager} in term {status.term}" if status.manager else "none"),
-            ("drives", f"{shown['drives_up']} of {shown['drives']} up, on {shown['nodes']} nodes"),
+            ("nodes", shown["nodes"]),
+            ("drives", f"{shown['drives_up']} of {shown['drives']} up"),
             ("chains", by_state),
-            ("resyncs", f"{shown['resyncs_under_way']} under way, {shown_size(shown['resync_bytes'])} sent so far"),
+            ("resyncs", f"{shown['resyncs_under_way']} under way"),
+            ("resynced", f"{shown_size(shown['resync_bytes'])} since the workers started"),
             ("used", f"{shown_size(shown['used_bytes'])} of {shown_size(shown['capacity_bytes'])}"),
-            ("blocks", shown["blocks"]),
+            ("blocks", f"{shown['blocks']:,}"),
         ],
     )
     for worker, why in figures.troubles():

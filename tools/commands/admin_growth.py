@@ -10,7 +10,7 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")]
 NoWait = Annotated[bool, typer.Option("--no-wait", help="Do not wait for the end; it goes on by itself.")]
 Timeout = Annotated[str, typer.Option(help="Wait at most so long for the end.", metavar="TIME")]
-WAIT = "1440m"
+WAIT = "24h"
 
 
 def replace_drive(

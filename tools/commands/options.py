@@ -22,8 +22,8 @@ def size(text: str) -> int:
 
 
 def seconds(text: str) -> float:
-    """A time option's seconds: `5`, `2.5s`, `500ms`, `1m`. Raises `SettingError`."""
-    for suffix, factor in (("ms", 0.001), ("s", 1.0), ("m", 60.0), ("", 1.0)):
+    """A time option's seconds: `5`, `2.5s`, `500ms`, `1m`, `2h`. Raises `SettingError`."""
+    for suffix, factor in (("ms", 0.001), ("s", 1.0), ("m", 60.0), ("h", 3600.0), ("", 1.0)):
         if text.endswith(suffix):
             try:
                 value = float(text.removesuffix(suffix)) * factor
@@ -32,7 +32,7 @@ def seconds(text: str) -> float:
             if 0 < value < 1e9:
                 return value
             break
-    raise SettingError(f"not a time: {text!r}; write seconds, or a number with ms, s or m, such as 5s")
+    raise SettingError(f"not a time: {text!r}; write seconds, or a number with ms, s, m or h, such as 5s")
 
 
 def finish(code: ExitCode) -> NoReturn:
