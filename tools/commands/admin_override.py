@@ -23,8 +23,9 @@ def force_chain(
 ) -> None:
     """Have a drive serve a chain whose last serving replicas are lost.
 
-    Without --yes-lose-data it only shows what is known of the replicas, and exits with 2. Exit code 3: it was refused,
-    as a replica serves or will, or the drive cannot.
+    Without --yes-lose-data it only shows what is known of the replicas, and exits with 2.
+
+    Exit code 3: it was refused, as a replica serves or will, or the drive cannot.
     """
     from esker.runtime import logging
     from esker.tools.admin.overrides import run_force_chain

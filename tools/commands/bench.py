@@ -84,9 +84,11 @@ def bench(
 ) -> None:
     """Measure a cluster in fio's vocabulary, and in turn the raw drive (or socket) beneath it.
 
-    Writes create new blocks, durable on every replica before they count; they are removed after each turn. Latencies
-    are those of the calls, per block. With --mutable, blocks are parts of chunks that are there, written in place again
-    and again.
+    Writes create new blocks, durable on every replica before they count; they are removed after each turn.
+
+    Latencies are those of the calls, per block.
+
+    With --mutable, blocks are parts of chunks that are there, written in place again and again.
     """
     from esker.runtime import logging
     from esker.tools.bench.command import run_bench_command

@@ -24,8 +24,9 @@ def failover(
 ) -> None:
     """Kill one drive's worker after another under load, and report what clients noticed.
 
-    A cluster of its own, for this run. The load reads and puts KV blocks, and writes and reads a mutable chunk on every
-    chain, all of it compared; after each death it looks whether everything that was acknowledged is there.
+    It starts a cluster of its own, reads and puts KV blocks, and writes and reads a mutable chunk on every chain.
+
+    All of it is compared; after each death it looks whether everything that was acknowledged is there.
     """
     from esker.runtime import logging
     from esker.tools.failover.report import print_outcome
