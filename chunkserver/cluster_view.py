@@ -47,6 +47,8 @@ class ClusterView:
         self.spaces = Spaces()
         self._workers: dict[str, Worker] = {}
         self._links: dict[str, Link] = {}
+        self.lacks_room = False
+        """The drive has no room to keep `life`, which must not be used then."""
         self.life = self._next_life()
         """Of this worker: above those of its earlier ones."""
         self._failed = ""
@@ -61,6 +63,8 @@ class ClusterView:
     def _kept(self, name: str, status: Status) -> None:
         if status is Status.NO_SPACE and name == ROUTING_STATE:
             log.warning("no room to keep the cluster map; a restart begins with an older one", drive=self._own.drive_id)
+        elif status is Status.NO_SPACE:
+            self.lacks_room = True
         elif status is not Status.OK:
             self.fail_drive(f"cannot keep {name} on the drive: {status.name}")
 

@@ -37,6 +37,8 @@ class JoinHistory:
         self._incarnation = incarnation
         self._fail_drive = fail_drive
         self._joined = False
+        self.lacks_room = False
+        """The drive has no room to keep `lives`; the worker must not join then."""
         kept = _load(store)
         self.join = kept.joins + 1
         """The number of the join of this life."""
@@ -55,7 +57,10 @@ class JoinHistory:
         self._store.state_put(JOINS_STATE, msgspec.msgpack.encode(kept), self._done, JOINS_STATE)
 
     def _done(self, name: str, status: Status) -> None:
-        if status is not Status.OK:
+        if status is Status.NO_SPACE:
+            # Once it has joined, the drive knows this life, which is all that the next join needs.
+            self.lacks_room = not self._joined
+        elif status is not Status.OK:
             self._fail_drive(f"cannot keep {name} on the drive: {status.name}")
 
 

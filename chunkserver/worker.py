@@ -194,6 +194,8 @@ class _Drive:
         had_routing = view.load()
         if not await store.drain(DRAIN_TIMEOUT_S):  # this life's number and name are kept before they are used
             raise EskerError(f"{self._config.directory} took no write within {DRAIN_TIMEOUT_S:g} s")
+        if view.lacks_room or joins.lacks_room:
+            raise NotNow(f"no space left for drive {self._config.directory}; free some space on its file system")
         handlers: dict[Method, Handler] = {
             Method.READ: reads.read,
             Method.LOOKUP: lookups.lookup,

@@ -12,12 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from esker.chunkserver.engine.errors import DriveFailed, DriveOwned
-from esker.chunkserver.worker import EXIT_INTERNAL, EXIT_NOT_NOW, EXIT_USER_ERROR, _exit_code
+from esker.chunkserver.cluster_view import LIFE_STATE
+from esker.chunkserver.engine.commit_group import CommitDone
+from esker.chunkserver.engine.errors import DriveFailed, DriveOwned, NotNow
+from esker.chunkserver.engine.store import DriveStore
+from esker.chunkserver.joins import JOINS_STATE
+from esker.chunkserver.pool import WorkerPool
+from esker.chunkserver.worker import EXIT_INTERNAL, EXIT_NOT_NOW, EXIT_USER_ERROR, _exit_code, serve
 from esker.wire import framing
 from esker.wire.codec import encode_body
 from esker.wire.errors import ConnectionFailed, RequestFailed, UserError
-from esker.wire.limits import KIB
+from esker.wire.limits import KIB, MIB
 from esker.wire.messages import PROTOCOL_VERSION, Hello, HelloReply, Method
 from esker.wire.rpc_client import Connection
 from esker.wire.status import Status
@@ -315,6 +320,28 @@ async def test_a_chunk_of_the_drive_that_rotted_is_never_passed_off_as_data(tmp_
         assert spoil(tmp_path / "drive", b"00000001-") == 1
         with pytest.raises(AssertionError, match="do not verify"):
             await client.read_one(1)
+
+
+@pytest.mark.parametrize("state", [LIFE_STATE, JOINS_STATE])
+async def test_without_room_for_its_own_life_a_worker_does_not_begin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    """It is started again until there is; one that served would do so as an earlier life, or out of its chains."""
+    put = DriveStore.state_put
+
+    def full(store: DriveStore, name: str, value: bytes, done: CommitDone, token: object) -> None:
+        if name == state:
+            done(token, Status.NO_SPACE)
+        else:
+            put(store, name, value, done, token)
+
+    pool = WorkerPool(MIB)
+    monkeypatch.setattr(DriveStore, "state_put", full)
+    monkeypatch.setattr("esker.chunkserver.worker.WorkerPool", lambda size_bytes: pool)
+    async with metadata(tmp_path / "meta", drives=1) as cluster:
+        with pytest.raises(NotNow, match="no space left for drive"):
+            await serve(worker_config(cluster, tmp_path / "drive"), asyncio.Event())
+    pool.close()
 
 
 def caused(error: Exception, cause: Exception) -> Exception:
