@@ -10,7 +10,9 @@ from esker.tools.commands import admin_cluster, admin_growth, admin_override, ad
 from esker.tools.commands.admin_meta import meta_app
 from esker.tools.commands.options import RunningCluster, finish, seconds
 
-admin_app = typer.Typer(no_args_is_help=True, help="Look after a cluster: drives, chains, damage, catalog, namespaces, metadata.")
+admin_app = typer.Typer(
+    no_args_is_help=True, help="Look after a cluster: drives, chains, damage, catalog, namespaces, metadata."
+)
 catalog_app = typer.Typer(no_args_is_help=True, help="The list of blocks that the metadata servers keep.")
 namespaces_app = typer.Typer(no_args_is_help=True, help="Namespaces: what they hold, and their removal.")
 admin_cluster.register(admin_app)
