@@ -34,7 +34,6 @@ HEARTBEAT_TIMEOUT_S = 1.4
 LEAVE_TIMEOUT_S = 0.5
 BEAT_PAUSE_S = 0.02
 """At least between two heartbeats, however many ask for one."""
-REJOIN_DELAY_S = 0.5
 
 
 class MetaLink:

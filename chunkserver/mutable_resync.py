@@ -127,11 +127,6 @@ def _before_pending(images: Images, chain_id: int) -> dict[int, ChannelRecord]:
     return result
 
 
-def is_mutable(key: bytes) -> bool:
-    """Whether a record key is of a mutable chunk."""
-    return int.from_bytes(key[4:8], "big") == FILE_SPACE
-
-
 def size_of(images: Images, key: bytes) -> int:
     """How many bytes bringing a chunk in line may send."""
     chunk = images.chunk(key)

@@ -15,8 +15,7 @@ from enum import Enum, auto
 from functools import partial
 from typing import Protocol
 
-from esker.chunkserver.engine.record import record_key
-from esker.chunkserver.mutable_resync import is_mutable
+from esker.chunkserver.engine.record import is_mutable, record_key
 from esker.chunkserver.operations import SyncEnded
 from esker.craq.replica import ChainReplica
 from esker.runtime.counters import Counters

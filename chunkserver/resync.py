@@ -15,9 +15,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Protocol
 
+from esker.chunkserver.engine.record import is_mutable
 from esker.chunkserver.engine.store import DriveStore
 from esker.chunkserver.forward import Link
-from esker.chunkserver.mutable_resync import differing, is_mutable, send_channels, size_of
+from esker.chunkserver.mutable_resync import differing, send_channels, size_of
 from esker.chunkserver.operations import SyncEnded
 from esker.chunkserver.resync_compare import Side, copies_of, copy_of, differences
 from esker.chunkserver.resync_pace import Pace

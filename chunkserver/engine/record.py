@@ -19,6 +19,7 @@ from typing import NamedTuple
 from xxhash import xxh3_64_intdigest
 
 from esker.chunkserver.engine.errors import CorruptRecord
+from esker.wire.ids import FILE_SPACE
 from esker.wire.limits import ALIGN_BYTES, CHECKSUM_BLOCK_BYTES, CHUNK_BYTES_MAX, CHUNK_ID_BYTES, checksum_blocks
 
 FORMAT = 1
@@ -65,6 +66,11 @@ class Record(NamedTuple):
 def record_key(chain_id: int, chunk_id: bytes) -> bytes:
     """The index key of a chunk (24-byte id) on one chain."""
     return _CHAIN.pack(chain_id) + chunk_id
+
+
+def is_mutable(record_key: bytes) -> bool:
+    """Whether a record key is of a mutable chunk."""
+    return int.from_bytes(record_key[4:8], "big") == FILE_SPACE
 
 
 def chain_prefix(chain_id: int) -> bytes:
