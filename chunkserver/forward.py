@@ -10,16 +10,17 @@ on to connect, and where requests stay unanswered on a connection that is up, it
 """
 
 import asyncio
-import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import msgspec
 
 from esker.chunkserver.pool import Region, WorkerPool
 from esker.chunkserver.reachability import Reachability
+from esker.chunkserver.replies import ItemReplies
 from esker.runtime.logging import get_logger
 from esker.wire.codec import decode_body
-from esker.wire.errors import EskerError, ProtocolError, RequestFailed
+from esker.wire.errors import EskerError
 from esker.wire.limits import REQUEST_EXTENTS_MAX, REQUEST_PAYLOAD_BYTES_AIM
 from esker.wire.messages import (
     CREATE_EXTENT,
@@ -263,9 +264,15 @@ class Link:
         first = batch[0]
         left_s = max(item.deadline for item in batch) - self._loop.time()
         budget_ms = max(1, int(left_s * 1000))
-        reply = _Reply(batch, self._answered, self._waiting)
+        removes = first.method is Method.REMOVE
+        reply = ItemReplies(
+            len(batch),
+            _removed if removes else _created,
+            lambda number, status: self._answered(batch[number].op, status),
+            self.heard,
+        )
         self._waiting[reply] = self._loop.time()
-        if first.method is Method.REMOVE:
+        if removes:
             extents = b"".join(REMOVE_EXTENT.pack(*item.extent) for item in batch)
             connection.start(Method.REMOVE, Remove(first.space, extents, budget_ms), reply)
             return
@@ -312,44 +319,12 @@ class Link:
             await self._connection.aclose()
 
 
-class _Reply:
-    """Gives each operation of a request its answer, once."""
+def _created(body: bytes | bytearray) -> Iterable[tuple[Any, ...]]:
+    return CREATE_RESULT.iter_unpack(decode_body(CreateReply, body).results)
 
-    __slots__ = ("_answered", "_batch", "_open", "_waiting")
 
-    def __init__(self, batch: Sequence[Item], answered: Answered, waiting: dict[object, float]) -> None:
-        self._waiting = waiting
-        self._batch = batch
-        self._open = [True] * len(batch)
-        self._answered = answered
-
-    def on_reply(self, body: bytes | bytearray, payload_bytes: int) -> None:
-        try:
-            if self._batch[0].method is Method.REMOVE:
-                rows = REMOVE_RESULT.iter_unpack(decode_body(RemoveReply, body).results)
-            else:
-                rows = CREATE_RESULT.iter_unpack(decode_body(CreateReply, body).results)
-            answers = [(row[0], Status(row[1])) for row in rows]
-        except (RequestFailed, ValueError, struct.error) as error:
-            raise ProtocolError(f"malformed reply of a successor: {error}") from error
-        for number, status in answers:
-            if number >= len(self._open):
-                raise ProtocolError(f"a successor answers extent {number} of {len(self._open)}")
-            self._answer(number, status)
-
-    def on_payload(self) -> None:
-        raise AssertionError("no memory was named")
-
-    def on_done(self, error: EskerError | None) -> None:
-        self._waiting.pop(self, None)
-        status = error.status if isinstance(error, RequestFailed) else Status.UNAVAILABLE
-        for number in range(len(self._open)):
-            self._answer(number, status)
-
-    def _answer(self, number: int, status: Status) -> None:
-        if self._open[number]:
-            self._open[number] = False
-            self._answered(self._batch[number].op, status)
+def _removed(body: bytes | bytearray) -> Iterable[tuple[Any, ...]]:
+    return REMOVE_RESULT.iter_unpack(decode_body(RemoveReply, body).results)
 
 
 def _batches(queue: list[Item]) -> list[list[Item]]:

@@ -5,8 +5,7 @@ exactly one answer. Its payload stays where it is until then.
 """
 
 import asyncio
-import struct
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -15,13 +14,14 @@ from esker.chunkserver.engine.images import Images
 from esker.chunkserver.forward import Link
 from esker.chunkserver.mutable_operations import MutableOperation
 from esker.chunkserver.pool import Region, WorkerPool
+from esker.chunkserver.replies import ItemReplies
 from esker.chunkserver.whole_images import read_whole
 from esker.craq import mutable_messages as craq
 from esker.craq.messages import Forwarded, Unreadable
 from esker.craq.replica import AnyEvent
 from esker.runtime.counters import Counters
 from esker.wire.codec import decode_body
-from esker.wire.errors import EskerError, ProtocolError, RequestFailed
+from esker.wire.errors import EskerError
 from esker.wire.limits import REQUEST_EXTENTS_MAX, REQUEST_PAYLOAD_BYTES_AIM
 from esker.wire.messages import Method
 from esker.wire.mutable_messages import (
@@ -196,9 +196,8 @@ class UpdateLinks:
             for region in holds:
                 region.drop()
 
-        reply = _UpdateReply(batch)
+        reply = ItemReplies(len(batch), _updated, lambda number, status: batch[number].answered(status), link.heard)
         link.expect(reply)
-        reply.over = lambda: link.heard(reply)
         connection.start(Method.UPDATE, body, reply, payload=payload, released=released)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -207,40 +206,8 @@ class UpdateLinks:
         task.add_done_callback(self._tasks.discard)
 
 
-class _UpdateReply:
-    """Gives each update of a request its answer, once."""
-
-    __slots__ = ("__weakref__", "_batch", "_open", "over")
-
-    def __init__(self, batch: Sequence[_Item]) -> None:
-        self._batch = batch
-        self._open = [True] * len(batch)
-        self.over: Callable[[], None] = lambda: None
-
-    def on_reply(self, body: bytes | bytearray, payload_bytes: int) -> None:
-        try:
-            rows = list(UPDATE_RESULT.iter_unpack(decode_body(UpdateReply, body).results))
-            answers = [(number, Status(code)) for number, code, _ in rows]
-        except (RequestFailed, ValueError, struct.error) as error:
-            raise ProtocolError(f"malformed reply of a successor: {error}") from error
-        for number, status in answers:
-            if number >= len(self._open):
-                raise ProtocolError(f"a successor answers extent {number} of {len(self._open)}")
-            self._answer(number, status)
-
-    def on_payload(self) -> None:
-        raise AssertionError("no memory was named")
-
-    def on_done(self, error: EskerError | None) -> None:
-        self.over()
-        status = error.status if isinstance(error, RequestFailed) else Status.UNAVAILABLE
-        for number in range(len(self._open)):
-            self._answer(number, status)
-
-    def _answer(self, number: int, status: Status) -> None:
-        if self._open[number]:
-            self._open[number] = False
-            self._batch[number].answered(status)
+def _updated(body: bytes | bytearray) -> Iterable[tuple[Any, ...]]:
+    return UPDATE_RESULT.iter_unpack(decode_body(UpdateReply, body).results)
 
 
 def _update_fields(operation: MutableOperation, effect: craq.ForwardUpdate) -> list[object]:
