@@ -62,7 +62,7 @@ class Catalog:
             ) -> int:
                 if await _was_taken(transaction, report):
                     return 0
-                if last and report.drive_id:
+                if last and report.drive_id and not await _was_removed(transaction, report.drive_id):
                     transaction.set(keys.report(report.drive_id), REPORT_PLACE.pack(report.life, report.number))
                 return await _write(transaction, part)
 
@@ -165,6 +165,11 @@ async def _was_taken(transaction: Transaction, report: CatalogReport) -> bool:
         return False
     stored = await transaction.get(keys.report(report.drive_id))
     return stored is not None and REPORT_PLACE.unpack(stored) >= (report.life, report.number)
+
+
+async def _was_removed(transaction: Transaction, drive_id: str) -> bool:
+    """Whether the cluster has forgotten the drive. What its worker still had to tell is true all the same."""
+    return await transaction.get(keys.removed_drive(drive_id)) is not None
 
 
 async def _write(transaction: Transaction, entries: Sequence[CatalogEntry]) -> int:

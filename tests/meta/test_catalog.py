@@ -8,9 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from esker.meta import keys
+from esker.meta.admin_growth import forget_drive
 from esker.meta.admin_namespaces import begin_removal
 from esker.meta.catalog import LIST_LIMIT_MAX, TRANSACTION_ENTRIES_MAX, Catalog
 from esker.meta.namespaces import open_namespace
+from esker.meta.records import RemovedDrive
 from esker.meta.store.base import Store, Transaction
 from esker.meta.store.memory import MemoryStore
 from esker.wire.admin_messages import BLOCKS_MAX, CatalogGet, NamespaceRemove
@@ -57,6 +59,23 @@ async def test_what_was_reported_is_listed_and_counted(catalog: Catalog) -> None
     await catalog.report(report(entry(1), entry(2, 500), entry(3, namespace_id=2)))
     assert (await catalog.page(CatalogList(1, b"", 10))).entries == (entry(1), entry(2, 500))
     assert await catalog.totals() == {1: (2, 1500), 2: (1, 1000)}
+
+
+async def test_the_last_report_of_a_drive_that_was_removed_counts_and_leaves_no_place(
+    catalog: Catalog, ready_store: Store
+) -> None:
+    async def forget(transaction: Transaction) -> None:
+        forget_drive(transaction, RemovedDrive("d0", 1))
+
+    async def kept(transaction: Transaction) -> bytes | None:
+        return await transaction.get(keys.report("d0"))
+
+    await catalog.report(CatalogReport((entry(1),), "d0", 1, 1))
+    assert await ready_store.run(kept, what="test") is not None
+    await ready_store.run(forget, what="test")
+    await catalog.report(CatalogReport((entry(2),), "d0", 1, 2))
+    assert await ready_store.run(kept, what="test") is None
+    assert await catalog.totals() == {1: (2, 2000)}
 
 
 async def test_a_report_that_comes_twice_counts_once(catalog: Catalog) -> None:
