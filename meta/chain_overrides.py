@@ -78,10 +78,11 @@ class ChainOverrides:
         if not 1 <= minimum <= REPLICAS_MAX:
             raise RequestFailed(Status.BAD_REQUEST, f"min_replicas is {minimum}; allowed: 1 to {REPLICAS_MAX}")
         named = _named(routing, request)
-        large = [chain for chain in named if len(chain.replicas) >= minimum]
+        sizes = _sizes(routing)
+        large = [chain for chain in named if sizes[chain.chain_id] >= minimum]
         by_name = bool(request.chain_id or request.table_id)
         if not large or (by_name and len(large) < len(named)):
-            small = min(len(chain.replicas) for chain in named) if by_name else max(len(c.replicas) for c in named)
+            small = (min if by_name else max)(sizes[chain.chain_id] for chain in named)
             raise RequestFailed(
                 Status.BAD_REQUEST,
                 f"min_replicas is {minimum}, but chains have {small} replicas; allowed: 1 to {small}",
@@ -172,6 +173,14 @@ def _chain(routing: Routing, chain_id: int) -> Chain:
         if chain.chain_id == chain_id:
             return chain
     raise RequestFailed(Status.NOT_FOUND, f"there is no chain {chain_id}; esker admin chains lists them")
+
+
+def _sizes(routing: Routing) -> dict[int, int]:
+    """How many replicas each chain has for good: on the way to a goal it has more for a while."""
+    goals = {goal.chain_id: len(goal.drives) for goal in routing.goals}
+    return {
+        chain.chain_id: min(len(chain.replicas), goals.get(chain.chain_id, REPLICAS_MAX)) for chain in routing.chains
+    }
 
 
 def _named(routing: Routing, request: SetMinReplicas) -> list[Chain]:

@@ -7,6 +7,7 @@ import pytest
 
 from esker.craq.lease import DEATHS_FROM_S
 from esker.meta import keys
+from esker.meta.admin_growth import set_goals
 from esker.meta.chain_manager import STEP_INTERVAL_S
 from esker.meta.chain_overrides import ChainOverrides
 from esker.meta.cluster import join
@@ -14,10 +15,11 @@ from esker.meta.records import pack
 from esker.meta.sightings import DEAD_AFTER_S
 from esker.meta.store.base import Transaction
 from esker.meta.store.memory import MemoryStore
+from esker.wire.admin_messages import SetGoals
 from esker.wire.errors import RequestFailed
 from esker.wire.override_messages import ForceChain, ForceChainReply, SetMinReplicas, SetMinReplicasReply
 from esker.wire.status import Status
-from esker.wire.types import Chain, TargetState
+from esker.wire.types import Chain, ChainGoal, TargetState
 
 from .conftest import dead, join_all, service_of, worker
 from .test_chain_manager import Server, others
@@ -172,6 +174,18 @@ async def test_min_replicas_is_set_for_all_or_for_some(server: Operated) -> None
     chain_id = after.chains[0].chain_id
     assert await set_to(SetMinReplicas(1, chain_id=chain_id)) == SetMinReplicasReply(1, 1, 0, ())
     assert (await set_to(SetMinReplicas(1, table_id=1))).changed == len(before.chains) - 1
+
+
+async def test_a_chain_needs_no_more_replicas_than_its_goal_leaves_it(server: Operated) -> None:
+    routing = await server.routing.newest()
+    chain = routing.chains[0]
+    goal = ChainGoal(chain.chain_id, (chain.replicas[0].drive_id,))
+    await set_goals(server.store, SetGoals(routing.version, (goal,)), 0)
+    assert len(chain.replicas) == 2
+    with pytest.raises(RequestFailed, match="chains have 1 replicas"):
+        await server.overrides.set_min_replicas(SetMinReplicas(2, chain_id=chain.chain_id))
+    reply = await server.overrides.set_min_replicas(SetMinReplicas(2))
+    assert (reply.chains, reply.smaller) == (len(routing.chains) - 1, 1)
 
 
 async def test_chains_that_take_no_writes_then_are_named(server: Operated) -> None:
