@@ -213,6 +213,16 @@ class _Drive:
             **upkeep.handlers,
         }
         server = RpcServer(handlers, Identity(store.cluster_id, store.drive_id, self._incarnation))
+
+        async def end() -> None:
+            """Serves nobody any more; may be called again."""
+            await upkeep.aclose()
+            await resyncs.aclose()
+            await mutable.aclose()
+            for link in view.used_links():
+                await link.aclose()
+            await server.aclose()
+
         try:
             own = self._own(await self._listen(server), path, joins.join)
             await server.listen_unix(path)
@@ -226,19 +236,11 @@ class _Drive:
             upkeep.start()
             await self._run(stop, own, meta_link)
             await meta_link.leave()
-            await upkeep.aclose()
-            await resyncs.aclose()
-            await mutable.aclose()
-            for successor in view.used_links():
-                await successor.aclose()
-            await server.aclose()
+            await end()
             if await store.drain(DRAIN_TIMEOUT_S):
                 await reports.finish(REPORTS_TIMEOUT_S)
         finally:
-            await upkeep.aclose()
-            await resyncs.aclose()
-            await mutable.aclose()
-            await server.aclose()
+            await end()
             await meta_link.aclose()
             await self._reports_meta.aclose()
 
