@@ -17,6 +17,7 @@ from typing import Protocol
 import msgspec
 
 from esker.chunkserver.config import SCRUB_BYTES_PER_S
+from esker.chunkserver.engine.errors import DriveFailed
 from esker.chunkserver.engine.store import DriveStore
 from esker.chunkserver.repair import Mended, RepairService
 from esker.chunkserver.scrub_pace import ScrubPace
@@ -155,7 +156,7 @@ class Scrubber:
         }
 
     async def run(self) -> None:
-        """Passes, one after another, until cancelled."""
+        """Passes, one after another, until cancelled, or until the drive has failed."""
         await self._asked_within(START_DELAY_S)
         while True:
             self._asked.clear()
@@ -165,6 +166,9 @@ class Scrubber:
                     self._begin()
             try:
                 await self._pass()
+            except DriveFailed as failure:
+                log.error("a scrub cannot go on", drive=self._store.drive_id, reason=failure.message)
+                return
             except Exception:
                 log.exception("a scrub failed; it goes on later", drive=self._store.drive_id)
                 await self._asked_within(START_DELAY_S)

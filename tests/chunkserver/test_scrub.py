@@ -8,8 +8,9 @@ import pytest
 
 from esker.chunkserver.config import SCRUB_BYTES_PER_S
 from esker.chunkserver.engine.commit_group import CommitDone
+from esker.chunkserver.engine.errors import DriveFailed
 from esker.chunkserver.repair import Mended
-from esker.chunkserver.scrub import PASS_INTERVAL_S, START_DELAY_S, STATE, Scrubber
+from esker.chunkserver.scrub import PAGE_CHUNKS, PASS_INTERVAL_S, START_DELAY_S, STATE, Scrubber
 from esker.chunkserver.scrub_pace import BUSY_FACTOR, ScrubPace
 from esker.chunkserver.verify import Pause, Seen, Verdict
 from esker.runtime.counters import Counters
@@ -104,6 +105,10 @@ class Scrubbed:
             self.store.put.clear()
         return self._loop.time()
 
+    async def ended(self) -> None:
+        """Waits until no pass will follow."""
+        await self._task
+
     async def aclose(self) -> None:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
@@ -139,6 +144,24 @@ def test_what_became_of_damage_is_counted() -> None:
         assert (last.mismatches, last.repaired, last.lost, last.waiting) == (6, 3, 2, 1)
         assert last.ended_ms > last.began_ms
         assert drive.counters.get("scrub_mismatches") == drive.scrubber.counters()["scrub_last_mismatches"] == 6
+        await drive.aclose()
+
+    virtual_time.run(run())
+
+
+def test_a_drive_that_has_failed_is_not_scrubbed_any_more() -> None:
+    class Failed(Chunks):
+        def page(self, after: bytes, limit: int) -> tuple[Sequence[bytes], bytes]:
+            if after:
+                raise DriveFailed("its index cannot be read")
+            return super().page(after, limit)
+
+    async def run() -> None:
+        chunks = Failed(600)
+        drive = Scrubbed(chunks)
+        await drive.ended()
+        assert chunks.looked_at == chunks.keys[:PAGE_CHUNKS]
+        assert drive.scrubber.running, "a worker that is started anew goes on with it"
         await drive.aclose()
 
     virtual_time.run(run())
