@@ -139,18 +139,6 @@ class DriveLock:
         os.close(self._fd)
 
 
-def read_superblock(directory: Path) -> Superblock | None:
-    """The identity of the drive in `directory`, without locking it; None where there is none (yet)."""
-    path = directory / _NAME
-    try:
-        data = path.read_bytes()[:SUPERBLOCK_BYTES]
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as error:
-        raise directory_error(directory, error) from error
-    return decode_superblock(data, path) if data.strip(b"\0") else None
-
-
 def directory_error(directory: Path, error: OSError) -> UserError:
     """What an error of the operating system at start means, and what to do."""
     if error.errno in (errno.ENOTDIR, errno.EEXIST):
