@@ -13,6 +13,8 @@ from esker.wire.types import NamespaceMode
 
 POOL_BYTES_MAX = 8 * GIB
 """Memory of all jobs' blocks in flight."""
+MUTABLE_CHUNK_BYTES_MAX = 32 * MIB
+"""Half of a worker's pool: longer ones it refuses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +82,10 @@ class BenchOptions:
     def _check_chunks(self) -> None:
         if self.namespace_mode is not NamespaceMode.REPLICATED:
             raise UserError("--mutable is for replicated chunks; leave --mode out")
-        if self.chunk_bytes % ALIGN_BYTES or not ALIGN_BYTES <= self.chunk_bytes <= CHUNK_BYTES_MAX:
+        if self.chunk_bytes % ALIGN_BYTES or not ALIGN_BYTES <= self.chunk_bytes <= MUTABLE_CHUNK_BYTES_MAX:
             raise UserError(
                 f"--chunk-size {self.chunk_bytes}: chunks must be multiples of {ALIGN_BYTES} bytes up to "
-                f"{format_size(CHUNK_BYTES_MAX)}"
+                f"{format_size(MUTABLE_CHUNK_BYTES_MAX)}"
             )
         if self.chunk_bytes % self.block_bytes:
             raise UserError(

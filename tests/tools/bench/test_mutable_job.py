@@ -106,7 +106,7 @@ async def test_what_fails_is_counted(cluster: FakeCluster, load_of: Callable[...
     ("changes", "text"),
     [
         ({"chunk_bytes": 5000}, "--chunk-size 5000: chunks must be multiples of 4096"),
-        ({"chunk_bytes": 128 * MIB}, "up to 64 MiB"),
+        ({"chunk_bytes": 33 * MIB}, "up to 32 MiB"),
         ({"block_bytes": 3 * 4096, "chunk_bytes": 65536}, "is no multiple of --bs"),
         ({"block_bytes": 65536, "iodepth": 32, "size_bytes": MIB}, "fewer blocks than 32 in flight"),
     ],
