@@ -2,6 +2,8 @@
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 BIN := .venv/bin
+# Many tests wait for real processes rather than compute.
+TEST_PROCESSES ?= 3
 
 .PHONY: help venv demo test sim failover lint format clean
 
@@ -18,7 +20,7 @@ demo: .venv/installed ## A cluster in a temporary directory: replays a trace, me
 	@$(BIN)/esker demo
 
 test: lint ## Everything that must hold: lint, types, tests
-	$(BIN)/pytest
+	$(BIN)/pytest -n $(TEST_PROCESSES) --dist loadfile
 
 sim: .venv/installed ## Many seeds of the simulation of chains: make sim SEEDS=2000
 	ESKER_TEST_SEEDS=$(or $(SEEDS),2000) $(BIN)/pytest tests/sim -q --timeout 600
