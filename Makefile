@@ -23,7 +23,7 @@ test: lint ## Everything that must hold: lint, types, tests
 	$(BIN)/pytest -n $(TEST_PROCESSES) --dist loadfile
 
 sim: .venv/installed ## Many seeds of the simulation of chains: make sim SEEDS=2000
-	ESKER_TEST_SEEDS=$(or $(SEEDS),2000) $(BIN)/pytest tests/sim -q --timeout 600
+	ESKER_TEST_SEEDS=$(or $(SEEDS),2000) $(BIN)/pytest tests/sim -q --timeout 1200 -n $(TEST_PROCESSES)
 
 failover: .venv/installed ## Kills a worker again and again under load; what clients notice: make failover TIMES=20
 	$(BIN)/esker failover --times $(or $(TIMES),20)
