@@ -7,7 +7,7 @@ meet on each chunk.
 import asyncio
 import random
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from esker.client.mutable import (
@@ -129,13 +129,15 @@ class Actors:
 
 @asynccontextmanager
 async def acting(
-    address: str, *, clients: int, chunks: int, seed: int, transport: str = "auto"
+    address: str, *, clients: int, chunks: int, seed: int, transports: Sequence[str] = ("tcp", "local")
 ) -> AsyncIterator[Actors]:
-    """Within it an even number of clients is at work, half of them over TCP; after it the history is whole."""
+    """Within it clients are at work, over each of the transports in turn; after it the history is whole."""
     async with AsyncExitStack() as stack:
         connected = [
-            await stack.enter_async_context(await ChunkClient.connect(address, transport=transport))
-            for transport in ["tcp", "local"] * (clients // 2)
+            await stack.enter_async_context(
+                await ChunkClient.connect(address, transport=transports[number % len(transports)])
+            )
+            for number in range(clients)
         ]
         actors = Actors(connected, chunks, seed)
         actors.start()

@@ -14,9 +14,11 @@ from esker.wire.mutable_messages import CHUNK_EXTENT, CHUNK_STAT_RESULT, ChunkSt
 from esker.wire.rpc_client import Connection, TcpAddress
 from esker.wire.status import Status
 
+from ..linearizability import require_linearizable
 from ..waiting import until
 from .clusters import SINGLE, get_all, put_through, value_of
-from .network import NetworkCluster, network_cluster, unavailable
+from .histories import acting
+from .network import NetworkCluster, Node, network_cluster, unavailable
 
 pytestmark = [
     pytest.mark.skipif(bool(unavailable()), reason=unavailable() or "available"),
@@ -133,3 +135,25 @@ async def test_a_worker_that_the_manager_cannot_reach_answers_for_no_mutable_chu
     counters = (await cluster.view(counters=True)).counters[worker.drive_id]
     assert counters["lease_left_ms"] > 0
     assert counters["lease_lapses"] > 0
+
+
+async def test_what_clients_see_while_the_network_breaks_is_linearizable(cluster: NetworkCluster) -> None:
+    await until(cluster.settled, "all nodes serve")
+    async with acting(cluster.address, clients=4, chunks=6, seed=7, transports=("tcp",)) as actors:
+        await actors.writes_flow()
+        lost = cluster.nodes[0]
+        with cluster.cut(lost, cluster.meta):
+            await until(lambda: _left_out(cluster, lost), "a worker that clients still reach is left out")
+            await actors.writes_flow()
+        await until(cluster.settled, "all nodes serve again")
+        with cluster.isolated(cluster.nodes[1]):
+            await actors.writes_flow()
+        await until(cluster.settled, "all nodes serve again")
+        await actors.writes_flow()
+    wrong = {name for name in actors.ended if name.endswith(("CHECKSUM", "IO_ERROR", "INTERNAL"))}
+    assert not wrong, actors.ended
+    require_linearizable(actors.operations)
+
+
+async def _left_out(cluster: NetworkCluster, node: Node) -> bool:
+    return not await cluster.serving(node)
