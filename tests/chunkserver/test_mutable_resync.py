@@ -3,7 +3,7 @@ mended. Real stores and sockets; the cluster map is the test's.
 """
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -152,7 +152,7 @@ async def test_a_replica_alone_forgets_what_it_never_acknowledged(chain: Chain) 
     first, second, third = chain.drives
     head, middle, _ = chain.clients
     assert (await head.write(1, b"before", sequence=1)).status is Status.OK
-    await until(lambda: images(first) == images(third), "committed everywhere")
+    await committed(chain.drives)
     await second.silence()
     lost = await head.send([head.patch(number=1, data=b"lost!!", sequence=2)], budget_ms=300)
     assert lost[0].status is Status.UNAVAILABLE
@@ -199,7 +199,7 @@ async def test_what_is_pending_is_committed_by_the_next_tail(chain: Chain) -> No
     first, second, third = chain.drives
     head, middle, _ = chain.clients
     assert (await head.write(1, b"old", sequence=1)).status is Status.OK
-    await until(lambda: images(first) == images(third), "committed everywhere")
+    await committed(chain.drives)
     await third.silence()
     answers = await head.send([head.patch(number=1, data=b"new", sequence=2)], budget_ms=300)
     assert answers[0].status in (Status.UNAVAILABLE, Status.TIMEOUT)
@@ -215,11 +215,11 @@ async def test_what_is_pending_is_committed_by_the_next_tail(chain: Chain) -> No
 
 
 async def test_below_the_floor_nothing_is_committed_or_acknowledged(chain: Chain) -> None:
-    first, second, third = chain.drives
+    first, second, _ = chain.drives
     head = chain.clients[0]
     chain.min_replicas = 2
     assert (await head.write(1, b"old", sequence=1)).status is Status.OK
-    await until(lambda: images(first) == images(third), "committed everywhere")
+    await committed(chain.drives)
     await second.silence()
     assert (await head.send([head.patch(number=1, data=b"new", sequence=2)], budget_ms=300))[0].status is not Status.OK
     chain.change((0, SERVING), (1, OFFLINE), (2, OFFLINE))
@@ -233,6 +233,11 @@ async def test_below_the_floor_nothing_is_committed_or_acknowledged(chain: Chain
     chain.change((0, SERVING), (1, SERVING), (2, OFFLINE))
     await until(lambda: first.store.images.chunk(key_of(1)).pending is None, "committed once two serve")
     assert await chain.clients[1].read(1) == b"new"
+
+
+async def committed(drives: Sequence[ServedDrive]) -> None:
+    """Waits until all of them have the same images: an acknowledgement does not wait for every commit."""
+    await until(lambda: all(images(drive) == images(drives[0]) for drive in drives), "committed everywhere")
 
 
 def spoil(drive: ServedDrive, number: int) -> None:
@@ -258,10 +263,10 @@ async def test_a_rotten_base_is_mended_before_it_is_written_over(chain: Chain, d
     head = chain.clients[0]
     content = os.urandom(100_000)
     assert (await head.write(1, content)).status is Status.OK
-    await until(lambda: images(chain.drives[0]) == images(chain.drives[2]), "committed everywhere")
+    await committed(chain.drives)
     spoil(chain.drives[damaged], 1)
     assert (await head.write(1, b"patch", 20)).status is Status.OK
-    await until(lambda: images(chain.drives[0]) == images(chain.drives[1]), "committed everywhere")
+    await committed(chain.drives)
     for client in chain.clients:
         assert await client.read(1) == content[:20] + b"patch" + content[25:]
 
@@ -273,7 +278,7 @@ async def test_a_rotten_image_is_mended_before_it_is_passed_on(chain: Chain) -> 
     assert (await head.write(1, content)).status is Status.OK
     chain.change((0, SERVING), (1, SERVING), (2, OFFLINE))
     assert (await head.write(1, b"missed", 10)).status is Status.OK
-    await until(lambda: images(chain.drives[0]) == images(chain.drives[1]), "committed everywhere")
+    await committed(chain.drives[:2])
     spoil(chain.drives[1], 1)
     chain.change((0, SERVING), (1, SERVING), (2, SYNCING))
     await chain.synced(chain.drives[1], *chain.drives)
@@ -307,7 +312,7 @@ async def test_a_rotten_pending_image_is_mended_before_it_is_committed(chain: Ch
     head, middle, _ = chain.clients
     content = os.urandom(100_000)
     assert (await head.write(1, b"old")).status is Status.OK
-    await until(lambda: images(first) == images(third), "committed everywhere")
+    await committed(chain.drives)
     await third.silence()
     assert (await head.send([head.patch(number=1, data=content)], budget_ms=300))[0].status is not Status.OK
     pending = first.store.images.chunk(key_of(1)).pending
