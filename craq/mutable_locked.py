@@ -9,6 +9,8 @@ very version of the chain: no replica behind has it, or ever acknowledged it, so
 nothing: the image stays pending, is never acknowledged by this operation and never discarded.
 """
 
+from abc import abstractmethod
+
 from esker.craq.messages import Forwarded, Unreadable
 from esker.craq.mutable_messages import (
     CommitPending,
@@ -89,8 +91,9 @@ class LockedOperation(MutableOperation):
             return self._bring_down(True)  # its patch is long gone
         return self._begin(event)
 
+    @abstractmethod
     def _begin(self, looked: Looked) -> list[MutableEffect]:
-        raise NotImplementedError
+        """What is stored here is known, and nothing else is under way on the chunk."""
 
     def _damaged(self, looked: Looked) -> list[MutableEffect]:
         """What is stored here cannot be made out."""

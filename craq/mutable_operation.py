@@ -4,6 +4,7 @@ An operation is handed events and returns effects. It is answered once and ends 
 What it waits for decides how it ends early: the drive's report is always waited for, nothing else is.
 """
 
+from abc import ABC, abstractmethod
 from enum import Enum, auto
 from typing import Protocol
 
@@ -42,7 +43,7 @@ class Waits(Enum):
     SUCCESSOR = auto()
 
 
-class MutableOperation:
+class MutableOperation(ABC):
     """Base of all kinds."""
 
     def __init__(self, member: Member, event: MutableArrival) -> None:
@@ -53,9 +54,9 @@ class MutableOperation:
         self._answered = False
         self._expired = False
 
+    @abstractmethod
     def begin(self) -> list[MutableEffect]:
         """The first effects."""
-        raise NotImplementedError
 
     def refused(self) -> Status | None:
         """Why nothing can be answered with success at present; None: something can."""
@@ -66,9 +67,9 @@ class MutableOperation:
             return Status.CHAIN_VERSION
         return self._refused_here(member.place)
 
+    @abstractmethod
     def _refused_here(self, place: Place) -> Status | None:
         """The same, for what this kind asks of the replica's place."""
-        raise NotImplementedError
 
     def handle(self, event: MutableEvent) -> list[MutableEffect]:
         """A report, or the end of the operation's time."""
@@ -77,8 +78,9 @@ class MutableOperation:
             return [] if self.waits is Waits.DRIVE else self._finish(Status.TIMEOUT)
         return self._step(event)
 
+    @abstractmethod
     def _step(self, event: MutableEvent) -> list[MutableEffect]:
-        raise NotImplementedError
+        """What follows from a report."""
 
     def chain_changed(self) -> list[MutableEffect]:
         """The chain has another version now."""

@@ -7,6 +7,8 @@ serving replica says. The version of the chain and the lease are looked at when 
 replica has been told to serve in this one's place.
 """
 
+from abc import abstractmethod
+
 from esker.craq.mutable_messages import (
     Looked,
     LookupMutable,
@@ -39,8 +41,9 @@ class _Reading(MutableOperation):
             refused = Status.CHECKSUM
         return self._chosen(event) if refused is None else self._finish(refused)
 
+    @abstractmethod
     def _chosen(self, looked: Looked) -> list[MutableEffect]:
-        raise NotImplementedError
+        """An answer may be given: which image it is of."""
 
     def _undecided(self, looked: Looked) -> bool:
         """At the last serving replica: whether something is pending that may have been acknowledged before."""

@@ -135,11 +135,6 @@ def removed_drive(drive_id: str) -> bytes:
     return _REMOVED_DRIVE + drive_id.encode()
 
 
-def removed_drives() -> KeyRange:
-    """All drives that were removed."""
-    return _whole(_REMOVED_DRIVE)
-
-
 def namespace(namespace_id: int) -> bytes:
     """A namespace by its id."""
     return _NAMESPACE + _U32.pack(namespace_id)
