@@ -5,14 +5,15 @@ what verified is copied to where it belongs. So the callers' memory is never at 
 for asking elsewhere, and only the slots wait for the worker's process.
 """
 
+from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Generic, Protocol, TypeVar
+from typing import ClassVar, Generic, Protocol, TypeVar
 
 from esker.client.batch import BatchRequest, Row
 from esker.client.buffers import Slot
 from esker.client.request import status_of
 from esker.client.workers import WorkerState
-from esker.wire.errors import EskerError, RequestFailed
+from esker.wire.errors import EskerError, ProtocolError, RequestFailed
 from esker.wire.status import Status
 
 
@@ -47,6 +48,9 @@ class DataRequest(BatchRequest, Generic[S]):
 
     __slots__ = ("_landing", "_sink", "staged")
 
+    NAME: ClassVar[str]
+    """Of the request, for errors."""
+
     def __init__(
         self, sink: S, state: WorkerState, extents: list[int], slots: Sequence[Slot] | None, *, staged: bool
     ) -> None:
@@ -54,6 +58,37 @@ class DataRequest(BatchRequest, Generic[S]):
         self._sink = sink
         self.staged = staged
         self._landing: list[Landing] = []
+
+    def on_reply(self, body: bytes | bytearray, payload_bytes: int) -> Sequence[memoryview] | None:
+        """See `ReplyHandler`."""
+        if self.abandoned:
+            return None
+        self.heard()
+        before = bytes(self.waiting)
+        try:
+            self._take(body, payload_bytes)
+        except (RequestFailed, IndexError, ValueError) as error:
+            self.waiting, self._landing = bytearray(before), []  # none of it counts
+            raise ProtocolError(f"a reply to {self.NAME} that does not fit it: {error}") from error
+        if self.direct or not payload_bytes:
+            self._verify()
+            return None
+        return [view for _, view, _, _ in self._landing]
+
+    def on_payload(self) -> None:
+        """See `ReplyHandler`."""
+        self._verify()
+
+    @abstractmethod
+    def _take(self, body: bytes | bytearray, payload_bytes: int) -> None:
+        """Checks a reply against what was asked; what has data is left in `_landing`.
+
+        Raises `RequestFailed`, `IndexError` or `ValueError` for one that does not fit.
+        """
+
+    @abstractmethod
+    def _verify(self) -> None:
+        """The data of `_landing` is here: it counts only if it matches."""
 
     def take_unanswered(self) -> list[int]:
         """See `BatchRequest`."""

@@ -13,7 +13,6 @@ from esker.client.data_request import DataRequest, DataSink
 from esker.client.workers import WorkerState
 from esker.wire.checksum import checksums
 from esker.wire.codec import decode_body
-from esker.wire.errors import ProtocolError, RequestFailed
 from esker.wire.limits import checksum_blocks
 from esker.wire.messages import READ_RESULT, ReadReply
 from esker.wire.status import Status
@@ -38,24 +37,11 @@ class ReadRequest(DataRequest[ReadSink]):
 
     __slots__ = ()
 
-    def on_reply(self, body: bytes | bytearray, payload_bytes: int) -> Sequence[memoryview] | None:
-        """See `ReplyHandler`."""
-        if self.abandoned:
-            return None
-        self.heard()
-        before = bytes(self.waiting)
-        try:
-            self._take(decode_body(ReadReply, body), payload_bytes)
-        except (RequestFailed, IndexError, ValueError) as error:
-            self.waiting, self._landing = bytearray(before), []  # none of it counts
-            raise ProtocolError(f"a reply to READ that does not fit it: {error}") from error
-        if self.direct:
-            self._verify()
-            return None
-        return [view for _, view, _, _ in self._landing] if payload_bytes else None
+    NAME = "READ"
 
-    def _take(self, reply: ReadReply, payload_bytes: int) -> None:
-        """Checks a reply against what was asked; what has data is left in `_landing`."""
+    def _take(self, body: bytes | bytearray, payload_bytes: int) -> None:
+        """See `DataRequest`."""
+        reply = decode_body(ReadReply, body)
         packed = reply.results
         if len(packed) % READ_RESULT.size:
             raise ValueError(f"results of {len(packed)} bytes")
@@ -104,12 +90,8 @@ class ReadRequest(DataRequest[ReadSink]):
                 sink.failed(extent, state, row[1])
         sink.settled(settled)
 
-    def on_payload(self) -> None:
-        """See `ReplyHandler`."""
-        self._verify()
-
     def _verify(self) -> None:
-        """The data of `_landing` is here: it counts only if it matches."""
+        """See `DataRequest`."""
         landing, self._landing = self._landing, []
         if not landing:
             return

@@ -14,7 +14,6 @@ from esker.client.data_request import DataRequest, DataSink
 from esker.client.mutable.types import Range
 from esker.wire.checksum import checksums
 from esker.wire.codec import decode_body
-from esker.wire.errors import ProtocolError, RequestFailed
 from esker.wire.limits import checksum_blocks
 from esker.wire.mutable_columns import covered
 from esker.wire.mutable_messages import READ_RANGE_RESULT, ReadRangeReply
@@ -35,24 +34,11 @@ class RangeRequest(DataRequest[RangeSink]):
 
     __slots__ = ()
 
-    def on_reply(self, body: bytes | bytearray, payload_bytes: int) -> Sequence[memoryview] | None:
-        """See `ReplyHandler`."""
-        if self.abandoned:
-            return None
-        self.heard()
-        before = bytes(self.waiting)
-        try:
-            self._take(decode_body(ReadRangeReply, body), payload_bytes)
-        except (RequestFailed, IndexError, ValueError) as error:
-            self.waiting, self._landing = bytearray(before), []  # none of it counts
-            raise ProtocolError(f"a reply to READ_RANGE that does not fit it: {error}") from error
-        if self.direct or not payload_bytes:
-            self._verify()
-            return None
-        return [view for _, view, _, _ in self._landing]
+    NAME = "READ_RANGE"
 
-    def _take(self, reply: ReadRangeReply, payload_bytes: int) -> None:
-        """Checks a reply against what was asked; what has data is left in `_landing`."""
+    def _take(self, body: bytes | bytearray, payload_bytes: int) -> None:
+        """See `DataRequest`."""
+        reply = decode_body(ReadRangeReply, body)
         packed, at, data_bytes = reply.results, 0, 0
         if len(packed) % READ_RANGE_RESULT.size:
             raise ValueError(f"results of {len(packed)} bytes")
@@ -98,12 +84,8 @@ class RangeRequest(DataRequest[RangeSink]):
             return self.slots[number].view[:length]
         return memoryview(bytearray(length))
 
-    def on_payload(self) -> None:
-        """See `ReplyHandler`."""
-        self._verify()
-
     def _verify(self) -> None:
-        """The data of `_landing` is here: it counts only if it matches."""
+        """See `DataRequest`."""
         landed, self._landing = self._landing, []
         for number, view, sums, row in landed:
             extent = self.extents[number]
